@@ -1,0 +1,5 @@
+"""The `obleth` command."""
+
+
+def main() -> None:
+    raise SystemExit("obleth: not composed yet")
