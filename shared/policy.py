@@ -1,8 +1,9 @@
 """Policy records: what is allowed, as it travels with a request.
 
-Frozen, standard library only: the scheduler core imports this module. The control plane writes the rows these are
-read from; the data plane's policy cache builds them; from then on they only travel. Weights are ratios (1…1,000,000),
-caps are running requests per pool (None = no cap), budgets are tokens.
+Frozen, standard library only: the scheduler core imports this module. The control plane writes the
+rows these are read from; the data plane's policy cache builds them; from then on they only travel.
+Weights are ratios (1…1,000,000), caps are running requests per pool (None = no cap), budgets are
+tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ UNROUTED: Final = "(unrouted)"
 
 
 class BudgetPeriod(StrEnum):
-    """When a token budget starts again. `TERM` runs from `budget_started_at` until an operator moves it."""
+    """When a token budget starts again.
+
+    `TERM` runs from `budget_started_at` until an operator moves it.
+    """
 
     DAY = "day"
     MONTH = "month"
@@ -105,9 +109,7 @@ class AffinityOverride:
             enabled=gateway.enabled if self.enabled is None else self.enabled,
             hold_ms=gateway.hold_ms if self.hold_ms is None else self.hold_ms,
             max_held_percent=(
-                gateway.max_held_percent
-                if self.max_held_percent is None
-                else self.max_held_percent
+                gateway.max_held_percent if self.max_held_percent is None else self.max_held_percent
             ),
             max_bypass_secs=(
                 gateway.max_bypass_secs if self.max_bypass_secs is None else self.max_bypass_secs
@@ -117,7 +119,10 @@ class AffinityOverride:
 
 @dataclass(frozen=True, slots=True)
 class EndpointPolicy:
-    """One place a model is served from. `url` is a base as SDKs take it, with `/v1`, without a trailing slash."""
+    """One place a model is served from.
+
+    `url` is a base as SDKs take it, with `/v1` and without a trailing slash.
+    """
 
     id: str
     url: str
@@ -148,5 +153,5 @@ class ModelPolicy:
 
 
 def effective_weight(weight: int, admission_weight: int) -> int:
-    """A tenant's weight in a pool: `weight × admission_weight / 100`, rounded half up, at least 1."""
+    """A tenant's weight in a pool: weight × admission weight / 100, rounded half up, at least 1."""
     return max(1, (weight * admission_weight + 50) // 100)

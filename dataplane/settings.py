@@ -1,0 +1,117 @@
+"""What a data-plane process reads from its environment."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field, SecretStr
+
+from shared.settings import (
+    AffinitySettings,
+    HttpBase,
+    InternalSettings,
+    Listen,
+    ListenAddress,
+    LogSettings,
+    NetworkSettings,
+    PoolSettings,
+    RedisSettings,
+    Settings,
+    StorageSettings,
+)
+
+MEBIBYTE: Final = 1024 * 1024
+DAY_SECS: Final = 86_400
+
+
+class ListenSettings(Settings):
+    proxy_listen: Listen = ListenAddress("0.0.0.0", 8080)  # noqa: S104 - clients come from outside
+    metrics_listen: Listen = Field(
+        ListenAddress("127.0.0.1", 9091),
+        description="Operations listener; worker i of a host takes this port + i.",
+    )
+    advertise_url: HttpBase | None = Field(
+        None, description="Where the control plane reaches this replica's operations listener."
+    )
+
+
+class UpstreamSettings(Settings):
+    upstream_base_url: HttpBase | None = Field(
+        None, description="Where models that are not registered go; unset: they are refused."
+    )
+    upstream_api_key: SecretStr | None = Field(
+        None, description="Bearer token sent to the default upstream."
+    )
+    upstream_connect_timeout_secs: float = Field(10, gt=0, le=600, allow_inf_nan=False)
+    upstream_timeout_secs: float = Field(
+        300, gt=0, le=DAY_SECS, allow_inf_nan=False, description="To the head of the response."
+    )
+    upstream_read_timeout_secs: float = Field(
+        300, gt=0, le=DAY_SECS, allow_inf_nan=False, description="Silence inside a body."
+    )
+
+
+class RequestSettings(Settings):
+    max_body_bytes: int = Field(64 * MEBIBYTE, ge=1024, le=4096 * MEBIBYTE)
+    body_timeout_secs: float = Field(
+        60, gt=0, le=3600, allow_inf_nan=False, description="For a client to send its body."
+    )
+    client_write_timeout_secs: float = Field(
+        120, gt=0, le=3600, allow_inf_nan=False, description="A client that does not read is cut."
+    )
+    session_id_derivation: bool = True
+
+
+class AdmissionSettings(PoolSettings, AffinitySettings):
+    admission_timeout_secs: float = Field(60, gt=0, le=DAY_SECS, allow_inf_nan=False)
+    pool_idle_secs: float = Field(600, gt=0, le=DAY_SECS, allow_inf_nan=False)
+    shutdown_grace_secs: float = Field(300, ge=0, le=DAY_SECS, allow_inf_nan=False)
+    fairshare_history_secs: int = Field(3600, ge=0, le=7 * DAY_SECS, description="0: off.")
+
+
+class ReplicaSettings(Settings):
+    """How replicas share limits."""
+
+    fairshare_shared_slots: bool = True
+    fairshare_replica_aware: bool = True
+    fairshare_replica_heartbeat_secs: float = Field(5, ge=0.1, le=300, allow_inf_nan=False)
+    fairshare_replica_ttl_secs: float = Field(
+        15,
+        ge=0.2,
+        le=3600,
+        allow_inf_nan=False,
+        description="Raised to at least twice the heartbeat.",
+    )
+
+    @property
+    def effective_replica_ttl_secs(self) -> float:
+        return max(self.fairshare_replica_ttl_secs, 2 * self.fairshare_replica_heartbeat_secs)
+
+
+class PolicySettings(Settings):
+    policy_poll_secs: float = Field(5, ge=0.1, le=3600, allow_inf_nan=False)
+    policy_stale_secs: float = Field(
+        3600, ge=0, le=30 * DAY_SECS, allow_inf_nan=False, description="With the database away."
+    )
+    policy_cache_keys: int = Field(100_000, ge=100, le=10_000_000)
+
+
+class UsageSettings(Settings):
+    usage_retention_days: int = Field(30, ge=1, le=3650)
+
+
+class DataPlaneSettings(
+    ListenSettings,
+    UpstreamSettings,
+    RequestSettings,
+    AdmissionSettings,
+    ReplicaSettings,
+    PolicySettings,
+    UsageSettings,
+    StorageSettings,
+    RedisSettings,
+    InternalSettings,
+    NetworkSettings,
+    LogSettings,
+):
+    """All of them."""
