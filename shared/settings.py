@@ -163,7 +163,7 @@ class StorageSettings(Settings):
     )
 
     def encryption_keys(self) -> tuple[str, ...]:
-        """The Fernet keys, the encrypting one first; empty: endpoints' API keys are kept as given."""
+        """The Fernet keys, the encrypting one first; empty: API keys are kept as given."""
         if self.encryption_key is None:
             return ()
         return tuple(part.strip() for part in self.encryption_key.get_secret_value().split(","))
