@@ -1,0 +1,48 @@
+# Everything a fresh machine with Python 3.11 or newer needs is set up by the target that needs it.
+# `make help` lists the targets.
+
+SHELL := /bin/sh
+BIN := .venv/bin
+SEED ?=
+ARGS ?=
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help setup demo test check services bench simulate fmt clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+demo: setup ## start the product with a simulated backend and live traffic (ARGS="--no-traffic")
+	@exec $(BIN)/obleth demo $(ARGS)
+
+test: setup services check ## everything CI checks
+	$(BIN)/pytest -n auto --dist worksteal $(ARGS)
+
+check: setup ## format, lint, types and import contracts, without running anything
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: .venv/.ready ## .venv with exactly what uv.lock names
+
+.venv/.ready: pyproject.toml uv.lock deploy/dev/setup
+	@deploy/dev/setup
+	@touch $@
+
+services: ## PostgreSQL and Redis for the tests, started if they do not answer
+	@deploy/dev/services
+
+bench: setup ## cost of the hot path and of the scheduler, as ratios
+	$(BIN)/python -m tests.bench $(ARGS)
+
+simulate: setup ## the randomised simulation; SEED=n replays one run
+	$(BIN)/pytest tests/simulation $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
+
+fmt: setup ## format and apply safe fixes
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## remove what the other targets made here
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
