@@ -1,0 +1,121 @@
+"""The database, the same for SQLite and PostgreSQL.
+
+`reading()` is for queries, `transaction()` for writes; both turn "the database cannot be had just
+now" into `DatabaseUnavailable`, whatever the driver calls it. Nothing here waits longer than the
+bounds below, so that a database that hangs is a database that is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from sqlalchemy import Connection, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+CONNECT_SECS: Final = 5
+STATEMENT_SECS: Final = 15
+LOCK_SECS: Final = 5
+POOL_SIZE: Final = 5
+
+_BEGIN: Final = "obleth_begin"
+_AWAY: Final = ("08", "53", "57", "58", "55P03", "40", "25006", "3D000", "28")
+"""SQLSTATEs (or their classes) of a server that is gone, full, stopping, locked, read-only, or that
+no longer knows us: nothing the statement itself got wrong."""
+
+
+class DatabaseUnavailable(Exception):
+    """The database cannot be reached or cannot answer now. Trying again later may help."""
+
+
+class Database:
+    """An engine and the two ways to use it. One for a process; `close()` it at the end."""
+
+    def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
+        self.engine = create_engine(url, pool_size=pool_size)
+        self._writing = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """A session whose queries see one state of the database (SQLite) or each the latest."""
+        async with self._session(self.engine) as session:
+            yield session
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        """A session that commits at the end of the block, or takes everything back on an error.
+
+        On SQLite it is the only writer from its first statement on, so that what it has read still
+        holds when it writes.
+        """
+        async with self._session(self._writing) as session:
+            yield session
+            await session.commit()
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+    @asynccontextmanager
+    async def _session(self, engine: AsyncEngine) -> AsyncIterator[AsyncSession]:
+        try:
+            async with AsyncSession(engine, expire_on_commit=False) as session:
+                yield session
+        except (DBAPIError, PoolTimeout, OSError, TimeoutError) as error:
+            if is_unavailable(error):
+                raise DatabaseUnavailable("the database is away") from error
+            raise
+
+
+def create_engine(url: str, *, pool_size: int = POOL_SIZE, **options: Any) -> AsyncEngine:
+    """An engine with our bounds: no wait without an end, SQLite with WAL and foreign keys on."""
+    if url.startswith("sqlite"):
+        options.setdefault("connect_args", {"timeout": LOCK_SECS})
+        engine = create_async_engine(url, **options)
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        return engine
+    options.setdefault(
+        "connect_args",
+        {
+            "timeout": CONNECT_SECS,
+            "command_timeout": STATEMENT_SECS,
+            "server_settings": {
+                "application_name": "obleth",
+                "lock_timeout": f"{LOCK_SECS}s",
+                "idle_in_transaction_session_timeout": "30s",
+            },
+        },
+    )
+    if "poolclass" not in options:
+        options.update(pool_size=pool_size, pool_timeout=CONNECT_SECS, pool_pre_ping=True)
+    return create_async_engine(url, **options)
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether `error`, raised by a query, says that the database is away and not that we erred."""
+    if isinstance(error, DBAPIError):
+        state = getattr(error.orig, "sqlstate", None)
+        if state is not None:
+            return str(state).startswith(_AWAY)
+        if isinstance(getattr(error.orig, "__cause__", None), ValueError):
+            return False  # asyncpg files values it cannot encode under interface errors
+        return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+    return isinstance(error, PoolTimeout | OSError | TimeoutError)
+
+
+def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    # The driver would begin transactions only before writes; `_begin_sqlite` does it instead.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
