@@ -33,8 +33,8 @@ class Service:
     """Planes and the listeners they are served on.
 
     Listeners are closed in the order given: the one whose requests are drained comes first, so that
-    health and metrics answer until it has ended; the others then close soon. Planes start in the order given and stop in the
-    opposite one.
+    health and metrics answer until it has ended; the others then close soon. Planes start in the
+    order given and stop in the opposite one.
     """
 
     def __init__(
