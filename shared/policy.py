@@ -82,6 +82,8 @@ class KeyPolicy:
     disabled: bool = False
     expires_at: float | None = None
     """Unix seconds; None: never."""
+    digest: str = field(default="", repr=False, compare=False)
+    """What the key is looked up by, so that its policy can be renewed while a request waits."""
 
 
 @dataclass(frozen=True, slots=True)
