@@ -13,6 +13,7 @@ import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -197,7 +198,7 @@ class LocalBudgets:
                 return limits
             for term in unknown:
                 try:
-                    await self._loads.run(term, lambda term=term: self._load(term))
+                    await self._loads.run(term, partial(self._load, term))
                 except TermStoreUnavailable as error:
                     log.warning("budget_usage_not_read", scope=term.scope, error=str(error))
                     raise PolicyUnavailable from error
