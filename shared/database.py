@@ -7,7 +7,7 @@ bounds below, so that a database that hangs is a database that is away.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -16,11 +16,13 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import NullPool
 
 CONNECT_SECS: Final = 5
 STATEMENT_SECS: Final = 15
 LOCK_SECS: Final = 5
+MIGRATION_SECS: Final = 120
+"""How long one migration waits for another."""
 POOL_SIZE: Final = 5
 
 _BEGIN: Final = "obleth_begin"
@@ -62,26 +64,17 @@ class Database:
 
     @asynccontextmanager
     async def _session(self, engine: AsyncEngine) -> AsyncIterator[AsyncSession]:
-        try:
-            async with AsyncSession(engine, expire_on_commit=False) as session:
-                yield session
-        except (DBAPIError, PoolTimeout, OSError, TimeoutError) as error:
-            if is_unavailable(error):
-                raise DatabaseUnavailable("the database is away") from error
-            raise
+        async with translated_errors(), AsyncSession(engine, expire_on_commit=False) as session:
+            yield session
 
 
-def create_engine(url: str, *, pool_size: int = POOL_SIZE, **options: Any) -> AsyncEngine:
+def create_engine(url: str, **options: Any) -> AsyncEngine:
     """An engine with our bounds: no wait without an end, SQLite with WAL and foreign keys on."""
     if url.startswith("sqlite"):
-        options.setdefault("connect_args", {"timeout": LOCK_SECS})
-        engine = create_async_engine(url, **options)
-        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        event.listen(engine.sync_engine, "begin", _begin_sqlite)
-        return engine
-    options.setdefault(
-        "connect_args",
-        {
+        return _sqlite(url, _prepare_sqlite, LOCK_SECS, **options)
+    return create_async_engine(
+        url,
+        connect_args={
             "timeout": CONNECT_SECS,
             "command_timeout": STATEMENT_SECS,
             "server_settings": {
@@ -90,10 +83,39 @@ def create_engine(url: str, *, pool_size: int = POOL_SIZE, **options: Any) -> As
                 "idle_in_transaction_session_timeout": "30s",
             },
         },
+        pool_timeout=CONNECT_SECS,
+        pool_pre_ping=True,
+        **options,
     )
-    if "poolclass" not in options:
-        options.update(pool_size=pool_size, pool_timeout=CONNECT_SECS, pool_pre_ping=True)
-    return create_async_engine(url, **options)
+
+
+def create_migration_engine(url: str) -> AsyncEngine:
+    """An engine whose statements may take long, and whose transactions write from the start.
+
+    On SQLite references are not checked, so that tables can be rebuilt; check them at the end.
+    """
+    if url.startswith("sqlite"):
+        engine = _sqlite(url, _prepare_sqlite_migration, MIGRATION_SECS, poolclass=NullPool)
+        return engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+    return create_async_engine(
+        url,
+        connect_args={
+            "timeout": CONNECT_SECS,
+            "server_settings": {"application_name": "obleth migrate"},
+        },
+        poolclass=NullPool,
+    )
+
+
+@asynccontextmanager
+async def translated_errors() -> AsyncIterator[None]:
+    """Turn a query's failure into DatabaseUnavailable where that is what it means."""
+    try:
+        yield
+    except (DBAPIError, PoolTimeout, OSError, TimeoutError) as error:
+        if is_unavailable(error):
+            raise DatabaseUnavailable("the database is away") from error
+        raise
 
 
 def is_unavailable(error: BaseException) -> bool:
@@ -108,11 +130,28 @@ def is_unavailable(error: BaseException) -> bool:
     return isinstance(error, PoolTimeout | OSError | TimeoutError)
 
 
-def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+def _sqlite(
+    url: str, prepare: Callable[[DBAPIConnection, object], None], wait_secs: int, **options: Any
+) -> AsyncEngine:
+    engine = create_async_engine(url, connect_args={"timeout": wait_secs}, **options)
+    event.listen(engine.sync_engine, "connect", prepare)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: DBAPIConnection, _: object) -> None:
+    _run_pragmas(connection, "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON")
+
+
+def _prepare_sqlite_migration(connection: DBAPIConnection, _: object) -> None:
+    _run_pragmas(connection, "journal_mode=WAL", "foreign_keys=OFF")
+
+
+def _run_pragmas(connection: DBAPIConnection, *pragmas: str) -> None:
     # The driver would begin transactions only before writes; `_begin_sqlite` does it instead.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    for pragma in pragmas:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
