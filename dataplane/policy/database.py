@@ -80,7 +80,7 @@ class DatabasePolicySource:
                 .where(KeyRow.digest == digest)
             )
             row = found.one_or_none()
-            return None if row is None else _key(*row.tuple())
+            return None if row is None else _key(*row)
 
     async def models(self) -> Sequence[ModelPolicy]:
         """See `PolicySource.models`."""

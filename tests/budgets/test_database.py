@@ -1,0 +1,72 @@
+"""What terms have used, in a real database."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy import text
+
+from dataplane.budgets.database import DatabaseTermStore
+from dataplane.budgets.local import LocalBudgets
+from dataplane.budgets.port import TermStoreUnavailable
+from dataplane.budgets.terms import Scope, Term
+from dataplane.errors import BudgetExhausted
+from shared.database import Database
+from tests.budgets.world import key, month, tenant
+
+MARCH = Term(Scope.TENANT, "t1", 1_900_000_000_000, calendar=True)
+EPOCH = Term(Scope.TENANT, "t1", 0, calendar=False)
+MOVED = Term(Scope.KEY, "t1", 1_900_000_000_123, calendar=False)
+
+
+async def test_totals_come_back_as_they_were_saved(database: Database) -> None:
+    store = DatabaseTermStore(database)
+    totals = {MARCH: 1, EPOCH: 2**50, MOVED: 3}
+    await store.save(totals)
+    assert await store.load(list(totals)) == totals
+
+
+async def test_terms_without_a_record_are_left_out(database: Database) -> None:
+    store = DatabaseTermStore(database)
+    await store.save({MARCH: 7})
+    assert await store.load([MARCH, EPOCH]) == {MARCH: 7}
+    assert await store.load([]) == {}
+
+
+async def test_a_repeated_or_late_save_takes_nothing_back(database: Database) -> None:
+    store = DatabaseTermStore(database)
+    for total in (10, 30, 30, 20):
+        await store.save({MARCH: total})
+    assert await store.load([MARCH]) == {MARCH: 30}
+
+
+async def test_saves_at_once_do_not_disturb_each_other(database: Database) -> None:
+    store = DatabaseTermStore(database)
+    terms = [Term(Scope.KEY, f"k{n}", 0, calendar=False) for n in range(200)]
+    await asyncio.gather(*(store.save(dict.fromkeys(terms, total)) for total in (1, 2, 3)))
+    assert set((await store.load(terms)).values()) == {3}
+
+
+async def test_a_database_that_fails_is_told_as_unavailable(database: Database) -> None:
+    async with database.transaction() as session:
+        await session.execute(text("DROP TABLE budget_usage"))
+    store = DatabaseTermStore(database)
+    with pytest.raises(TermStoreUnavailable):
+        await store.load([MARCH])
+    with pytest.raises(TermStoreUnavailable):
+        await store.save({MARCH: 1})
+
+
+async def test_a_restarted_process_goes_on_counting_where_the_last_one_ended(
+    database: Database,
+) -> None:
+    key_ = key(of=tenant(budget=month(1000)), budget=month(1000))
+    first = LocalBudgets(DatabaseTermStore(database))
+    await first.start()
+    await first.settle(await first.reserve(key_, 900), 950)
+    await first.stop()
+    second = LocalBudgets(DatabaseTermStore(database))
+    await second.check(key_, 50)
+    with pytest.raises(BudgetExhausted, match="950 used"):
+        await second.check(key_, 51)
