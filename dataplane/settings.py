@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr
 
 from shared.settings import (
     AffinitySettings,
+    DefaultUpstreamSettings,
     HttpBase,
     InternalSettings,
     Listen,
@@ -35,10 +36,7 @@ class ListenSettings(Settings):
     )
 
 
-class UpstreamSettings(Settings):
-    upstream_base_url: HttpBase | None = Field(
-        None, description="Where models that are not registered go; unset: they are refused."
-    )
+class UpstreamSettings(DefaultUpstreamSettings):
     upstream_api_key: SecretStr | None = Field(
         None, description="Bearer token sent to the default upstream."
     )

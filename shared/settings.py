@@ -213,6 +213,12 @@ class AffinitySettings(Settings):
         )
 
 
+class DefaultUpstreamSettings(Settings):
+    upstream_base_url: HttpBase | None = Field(
+        None, description="Where models that are not registered go; unset: they are refused."
+    )
+
+
 class NetworkSettings(Settings):
     """Which addresses an endpoint may have, when it is saved and when it is connected to."""
 

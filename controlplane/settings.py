@@ -1,0 +1,68 @@
+"""What the control plane reads from its environment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
+
+from shared.settings import (
+    TAKES,
+    AffinitySettings,
+    DefaultUpstreamSettings,
+    InternalSettings,
+    Listen,
+    ListenAddress,
+    LogSettings,
+    NetworkSettings,
+    PoolSettings,
+    RedisSettings,
+    Settings,
+    StorageSettings,
+)
+
+_LONGEST_TOKEN: Final = 1024
+
+
+def _token(value: SecretStr) -> SecretStr:
+    text = value.get_secret_value()
+    if not 1 <= len(text) <= _LONGEST_TOKEN or not all("!" <= char <= "~" for char in text):
+        raise ValueError("not a bearer token")
+    return value
+
+
+Token = Annotated[
+    SecretStr,
+    AfterValidator(_token),
+    WithJsonSchema(
+        {"type": "string", TAKES: "1 to 1,024 visible ASCII characters, without spaces"}
+    ),
+]
+
+
+class AdminSettings(Settings):
+    admin_listen: Listen = Field(
+        ListenAddress("127.0.0.1", 9180), description="Management API and dashboard."
+    )
+    admin_token: Token = Field(description="Bearer token that may do everything.")
+    viewer_token: Token | None = Field(None, description="Bearer token that may read.")
+
+    @model_validator(mode="after")
+    def _tokens_differ(self) -> AdminSettings:
+        if self.viewer_token == self.admin_token:
+            raise ValueError("OBLETH_VIEWER_TOKEN must differ from OBLETH_ADMIN_TOKEN")
+        return self
+
+
+class ControlPlaneSettings(
+    AdminSettings,
+    PoolSettings,
+    AffinitySettings,
+    DefaultUpstreamSettings,
+    StorageSettings,
+    RedisSettings,
+    InternalSettings,
+    NetworkSettings,
+    LogSettings,
+):
+    """All of them."""
