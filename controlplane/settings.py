@@ -56,9 +56,9 @@ class AdminSettings(Settings):
 
 class ControlPlaneSettings(
     AdminSettings,
+    DefaultUpstreamSettings,
     PoolSettings,
     AffinitySettings,
-    DefaultUpstreamSettings,
     StorageSettings,
     RedisSettings,
     InternalSettings,
