@@ -142,6 +142,16 @@ class PolicyCache:
         """The version of the database's schema, as last read."""
         return self._schema
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the database did not answer when it was last asked."""
+        return self._away_since is not None
+
+    @property
+    def remembered(self) -> tuple[int, int]:
+        """How many keys are in memory, and how many digests that belong to none."""
+        return len(self._entries), len(self._absent)
+
     # For requests
 
     def cached_key(self, secret: str) -> KeyPolicy | None:
@@ -234,7 +244,7 @@ class PolicyCache:
 
     def _current(self, digest: str) -> _Entry | None:
         entry = self._entries.get(digest)
-        if entry is None or not hmac.compare_digest(entry.key.digest, digest):
+        if entry is None:
             return None
         if entry.looked_at != self._changes.generation:
             if not self._changes.key_is_current(entry.key, entry.since):
@@ -262,7 +272,7 @@ class PolicyCache:
                 raise SourceUnavailable
             since = self._changes.generation
             key = await self._ask(self._source.key(digest))
-        if key is None:
+        if key is None or not hmac.compare_digest(key.digest, digest):
             self._entries.pop(digest, None)
             self._absent[digest] = _Absence(since, self._clock() + UNKNOWN_SECS)
             self._absent.move_to_end(digest)
@@ -323,8 +333,8 @@ class PolicyCache:
 
     async def _poll_regularly(self) -> None:
         while True:
-            away = self._away_since is not None
-            await asyncio.sleep(min(self._poll_secs, RETRY_SECS) if away else self._poll_secs)
+            wait_secs = min(self._poll_secs, RETRY_SECS) if self.is_away else self._poll_secs
+            await asyncio.sleep(wait_secs)
             try:
                 await self.poll()
             except Exception as error:
