@@ -1,5 +1,143 @@
-"""The `obleth` command."""
+"""The `obleth` command. What goes wrong is said in one line, without a traceback.
+
+Exit codes: 2 for what the caller can set right (options, settings), 1 for what failed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from obleth import __version__
+from obleth.failures import Failed
+
+app = typer.Typer(
+    help="Fair admission for shared LLM backends.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Workers = Annotated[
+    int, typer.Option(min=1, max=256, help="Processes; more than one needs OBLETH_REDIS_URL.")
+]
 
 
 def main() -> None:
-    raise SystemExit("obleth: not composed yet")
+    """The console script."""
+    try:
+        app()
+    except Failed as failure:
+        print(f"obleth: {failure}", file=sys.stderr)
+        sys.exit(failure.exit_code)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"obleth {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Say the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+# Each command imports what it needs when it is called, so that `obleth --help` answers at once.
+
+
+@app.command()
+def serve(workers: Workers = 1) -> None:
+    """Serve both planes in one process, on SQLite, without Redis."""
+    from obleth import embedded
+
+    embedded.run_embedded(workers)
+
+
+@app.command()
+def controlplane() -> None:
+    """Serve the Management API and the dashboard."""
+    from obleth import embedded
+
+    embedded.run_control_plane()
+
+
+@app.command()
+def dataplane(workers: Workers = 1) -> None:
+    """Serve the data plane: what clients call."""
+    from obleth import embedded
+
+    embedded.run_data_plane(workers)
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the database's schema up to this version."""
+    from obleth import embedded
+
+    embedded.run_migrations()
+
+
+@app.command()
+def demo(
+    traffic: Annotated[bool, typer.Option(help="Keep both tenants' queues filled, gently.")] = True,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Keep the database in this folder; otherwise nothing is kept."),
+    ] = None,
+) -> None:
+    """Try it: simulated backend, tenants, keys, live traffic."""
+    from obleth.demo import run_demo
+
+    run_demo(traffic=traffic, data=data)
+
+
+@app.command()
+def backend(
+    listen: Annotated[str, typer.Option(help="host:port to listen on.")] = "127.0.0.1:9000",
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model it lists; may be repeated.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Requests of a model that run at once.")
+    ] = None,
+    token_ms: Annotated[float, typer.Option(min=0, help="Time of one output token.")] = 20,
+    prefill_ms_per_token: Annotated[
+        float, typer.Option(min=0, help="Time of one prompt token that is not cached.")
+    ] = 0.2,
+    cache_tokens: Annotated[int, typer.Option(min=0, help="Prefix cache of each model.")] = 100_000,
+    reply_tokens: Annotated[
+        int, typer.Option(min=0, help="Length of a reply to a request that sets no limit.")
+    ] = 64,
+) -> None:
+    """Run the simulated OpenAI and Anthropic backend."""
+    from obleth import backend as simulated
+    from shared.settings import ListenAddress
+
+    try:
+        address = ListenAddress.parse(listen)
+        options = simulated.BackendOptions(
+            host=address.host,
+            port=address.port,
+            models=tuple(model or ("sim-model",)),
+            slots=slots,
+            token_secs=token_ms / 1000,
+            prefill_secs_per_token=prefill_ms_per_token / 1000,
+            cache_tokens=cache_tokens,
+            reply_tokens=reply_tokens,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        simulated.run(options, lambda running: print(f"listening on {running.url}", flush=True))
+    except simulated.CannotListen as error:
+        raise Failed(str(error)) from None

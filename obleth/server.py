@@ -18,6 +18,7 @@ import structlog
 import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
+from obleth.failures import Failed
 from shared.settings import ListenAddress
 
 _KEEP_ALIVE_SECS: Final = 75
@@ -29,7 +30,7 @@ _LAST_WORDS_SECS: Final = 5.0
 log = structlog.get_logger(__name__)
 
 
-class CannotListen(Exception):
+class CannotListen(Failed):
     """An address cannot be bound; says which, why, and the variable that moves it."""
 
 

@@ -1,0 +1,99 @@
+"""Live traffic for the demo: each tenant's clients ask again as soon as they are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+import structlog
+
+from obleth.backend.switches import TENANT_HEADER
+from obleth.demo.set_up import SHARES
+
+REPORT_SECS: Final = 10.0
+PAUSE_SECS: Final = 1.0
+"""After a refusal or a failure."""
+REPLY_TOKENS: Final = (20, 60)
+TOPICS: Final = ("slots", "queues", "weights", "tenants", "streams", "budgets", "sessions")
+
+log = structlog.get_logger(__name__)
+
+
+class Traffic:
+    """A block during which the demo's tenants are busy. Says every ten seconds who was served."""
+
+    def __init__(self, gateway: str, model: str, keys: Mapping[str, str]) -> None:
+        self._model = model
+        self._keys = keys
+        self._served: Counter[str] = Counter()
+        self._client = httpx.AsyncClient(
+            base_url=gateway,
+            trust_env=False,
+            timeout=httpx.Timeout(300, connect=5),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        for share in SHARES:
+            for number in range(share.clients):
+                self._tasks.append(asyncio.create_task(self._ask_for_ever(share.tenant, number)))
+        self._tasks.append(asyncio.create_task(self._report_for_ever()))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.aclose()
+
+    async def _ask_for_ever(self, tenant: str, number: int) -> None:
+        while True:
+            try:
+                await self._ask(tenant, number)
+                self._served[tenant] += 1
+            except httpx.HTTPError as failure:
+                log.debug("demo_request_failed", tenant=tenant, error=repr(failure))
+                await asyncio.sleep(PAUSE_SECS)
+
+    async def _ask(self, tenant: str, number: int) -> None:
+        topic = random.choice(TOPICS)  # noqa: S311 - variety, not secrecy
+        body = {
+            "model": self._model,
+            "stream": True,
+            "max_tokens": random.randint(*REPLY_TOKENS),  # noqa: S311
+            "messages": [
+                {"role": "system", "content": f"You answer questions for {tenant}."},
+                {"role": "user", "content": f"Client {number} asks about {topic}."},
+            ],
+        }
+        headers = {"Authorization": f"Bearer {self._keys[tenant]}", TENANT_HEADER: tenant}
+        async with self._client.stream(
+            "POST", "/v1/chat/completions", json=body, headers=headers
+        ) as response:
+            response.raise_for_status()
+            async for _ in response.aiter_raw():
+                pass
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_SECS)
+            served, self._served = self._served, Counter()
+            first, second = (served[share.tenant] for share in SHARES)
+            ratio = f"{first / second:.1f} : 1" if second else "-"
+            names = [share.tenant for share in SHARES]
+            print(
+                f"last {REPORT_SECS:.0f} s: {names[0]} {first} requests, {names[1]} {second}"
+                f" ({ratio})",
+                flush=True,
+            )

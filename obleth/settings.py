@@ -1,0 +1,10 @@
+"""Both planes' settings in one, for the process that runs both and for knowing every name."""
+
+from __future__ import annotations
+
+from controlplane.settings import ControlPlaneSettings
+from dataplane.settings import DataPlaneSettings
+
+
+class EmbeddedSettings(ControlPlaneSettings, DataPlaneSettings):
+    """Everything there is to set."""
