@@ -110,7 +110,7 @@ class PolicyCache:
         self._key_loads = asyncio.Semaphore(KEY_LOADS_MAX)
         self._away_since: float | None = None
         self._retry_at = 0.0
-        self._schema: str | None = None
+        self._schema_problem: str | None = None
         self._subscribers: list[Callback] = []
         self._untold: list[Invalidation] = []
         self._poller: asyncio.Task[None] | None = None
@@ -138,9 +138,9 @@ class PolicyCache:
         return self._catalogue is not None
 
     @property
-    def schema(self) -> str | None:
-        """The version of the database's schema, as last read."""
-        return self._schema
+    def schema_problem(self) -> str | None:
+        """Why the database's schema does not suit this build; None: it does, as last looked."""
+        return self._schema_problem
 
     @property
     def is_away(self) -> bool:
@@ -205,7 +205,7 @@ class PolicyCache:
         """One look at the revision: whether a change went unheard, and whether models are due."""
         known_before = self._revisions.known
         try:
-            self._schema = await self._ask(self._source.schema())
+            self._schema_problem = await self._ask(self._source.schema_problem())
             stored = await self._ask(self._source.revision())
         except SourceUnavailable:
             return

@@ -10,11 +10,13 @@ from datetime import datetime
 from typing import Final
 
 import structlog
-from sqlalchemy import column, inspect, select, table
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from dataplane.policy.source import SourceUnavailable
+from migrations import schema
 from shared.database import Database, DatabaseUnavailable
 from shared.policy import (
     AffinityOverride,
@@ -41,7 +43,6 @@ from shared.tables import (
 
 log = structlog.stdlib.get_logger(__name__)
 
-_VERSIONS: Final = table("alembic_version", column("version_num"))
 _ACTIVE: Final = "active"
 _OVERRIDES: Final = frozenset(field.name for field in fields(AffinityOverride))
 
@@ -52,6 +53,7 @@ class DatabasePolicySource:
     def __init__(self, database: Database, *, encryption_keys: Sequence[str] = ()) -> None:
         self._database = database
         self._encryption_keys = encryption_keys
+        self._schema: schema.Schema | None = None
 
     async def revision(self) -> int:
         """See `PolicySource.revision`."""
@@ -61,14 +63,18 @@ class DatabasePolicySource:
             )
         return stored or 0
 
-    async def schema(self) -> str | None:
-        """See `PolicySource.schema`."""
+    async def schema_problem(self) -> str | None:
+        """See `PolicySource.schema_problem`."""
         async with self._reading() as session:
             connection = await session.connection()
-            if not await connection.run_sync(lambda c: inspect(c).has_table(_VERSIONS.name)):
-                return None
-            versions = await session.scalars(select(_VERSIONS.c.version_num))
-            return ",".join(sorted(versions)) or None
+            found = await connection.run_sync(_version)
+        if self._schema is None or self._schema.found != found:
+            # Reading the migrations takes milliseconds off the loop: only when there is news.
+            try:
+                self._schema = await schema.inspect(self._database)
+            except DatabaseUnavailable as error:
+                raise SourceUnavailable(str(error)) from error
+        return self._schema.problem
 
     async def key(self, digest: str) -> KeyPolicy | None:
         """See `PolicySource.key`."""
@@ -132,8 +138,12 @@ class DatabasePolicySource:
             raise SourceUnavailable(str(error)) from error
         except (SQLAlchemyError, ValueError) as error:
             # A schema or a value that this version does not know.
-            log.exception("policy_unreadable")
+            log.warning("policy_unreadable", error=f"{type(error).__name__}: {error}")
             raise SourceUnavailable("the database holds what cannot be read") from error
+
+
+def _version(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
 
 
 def _key(key: KeyRow, tenant: TenantRow, group: GroupRow) -> KeyPolicy:

@@ -18,8 +18,8 @@ class PolicySource(Protocol):
     async def revision(self) -> int:
         """The number of the newest change."""
 
-    async def schema(self) -> str | None:
-        """The version of the database's schema; None where it has never been migrated."""
+    async def schema_problem(self) -> str | None:
+        """Why what is stored does not suit this build, and what to do; None when it does."""
 
     async def key(self, digest: str) -> KeyPolicy | None:
         """The key with this digest, disabled and expired ones included; None: there is none."""

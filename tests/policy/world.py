@@ -28,7 +28,7 @@ class Source:
     stored: dict[str, KeyPolicy] = field(default_factory=dict)
     registered: dict[str, ModelPolicy] = field(default_factory=dict)
     number: int = 0
-    version: str | None = "0001"
+    problem: str | None = None
     away: bool = False
     held: asyncio.Event | None = None
     """While set to an event, answers wait for it."""
@@ -40,8 +40,8 @@ class Source:
     async def revision(self) -> int:
         return await self._answer("revision", self.number)
 
-    async def schema(self) -> str | None:
-        return await self._answer("schema", self.version)
+    async def schema_problem(self) -> str | None:
+        return await self._answer("schema", self.problem)
 
     async def key(self, digest: str) -> KeyPolicy | None:
         return await self._answer("key", self.stored.get(digest))
