@@ -37,6 +37,8 @@ class Route:
     dialect: Dialect = Dialect.OPENAI
     generates_text: bool = True
     """Whether output tokens are to be expected of it."""
+    uses_tokens: bool = True
+    """Whether a model works on it at all."""
     reports_usage_on_request: bool = False
     """Whether streams report usage only to those who set `stream_options.include_usage`."""
     takes_uploads: bool = False

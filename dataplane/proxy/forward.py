@@ -61,9 +61,8 @@ class OutgoingBody(Protocol):
     def is_replayable(self) -> bool:
         """Whether it can still be sent from its beginning."""
 
-    @property
-    def length(self) -> int | None:
-        """Declared bytes of a stream; None for a plain body, or when nobody knows."""
+    def declared_length(self, model: str) -> int | None:
+        """Bytes of a stream that names `model`; None for a plain body, or if nobody knows."""
 
     def content(self, model: str, *, asks_usage: bool) -> Body:
         """The bytes to send, naming `model`."""
@@ -216,7 +215,7 @@ class Forwarding:
                 forwarder.upstream.request(
                     "POST",
                     endpoint.url + outgoing.path,
-                    _headers(outgoing, endpoint),
+                    self._headers(endpoint),
                     outgoing.body.content(self._destination.upstream_model, asks_usage=asks_usage),
                     forwarder.timeouts,
                 )
@@ -231,14 +230,15 @@ class Forwarding:
             forwarder.attempted(self._destination.label, outcome)
         return Answer(response, usage_was_asked=asks_usage)
 
-
-def _headers(outgoing: Outgoing, endpoint: EndpointPolicy) -> list[tuple[str, str]]:
-    headers = crossing.to_upstream(outgoing.headers, secret=outgoing.secret)
-    headers += [("accept-encoding", "identity"), ("x-request-id", outgoing.request_id)]
-    headers += crossing.credentials(endpoint.api_key, anthropic=outgoing.is_anthropic)
-    if outgoing.body.length is not None:
-        headers.append(("content-length", str(outgoing.body.length)))
-    return headers
+    def _headers(self, endpoint: EndpointPolicy) -> list[tuple[str, str]]:
+        outgoing = self._outgoing
+        headers = crossing.to_upstream(outgoing.headers, secret=outgoing.secret)
+        headers += [("accept-encoding", "identity"), ("x-request-id", outgoing.request_id)]
+        headers += crossing.credentials(endpoint.api_key, anthropic=outgoing.is_anthropic)
+        length = outgoing.body.declared_length(self._destination.upstream_model)
+        if length is not None:
+            headers.append(("content-length", str(length)))
+        return headers
 
 
 def _check_status(status: int) -> None:

@@ -1,0 +1,183 @@
+"""uvicorn's HTTP protocols, taught what the gateway needs to know about a connection.
+
+ASGI has no word for closing in the middle of an answer, and uvicorn stops reading from a client
+that sends more than it is asked for, which leaves it blind to the client's leaving. Added here:
+
+- the application gets the connection itself (`client.Connection`) in `scope["state"]`;
+- while reading is paused, the socket is asked twice a second whether the peer has hung up;
+- a connection that is lost tells the request that runs on it, also when others are queued behind;
+- a client gets `HEAD_TIMEOUT_SECS` to send a request's head, and as long to finish sending a body
+  that was refused before it was read;
+- an answer that nobody reads is given up by the kernel, too, once the application is done with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from dataplane.openai_api.client import CONNECTION
+
+HEAD_TIMEOUT_SECS: Final = 30.0
+LOOKS_EVERY_SECS: Final = 0.5
+FLUSH_SECS: Final = 5.0
+"""How long a connection that is being closed may take to be read to its end."""
+
+_HUNG_UP: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class _WatchedFlow(FlowControl):
+    """Looks after the peer while nothing is read from it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._looking: asyncio.TimerHandle | None = None
+
+    def pause_reading(self) -> None:
+        super().pause_reading()
+        if self._looking is None:
+            self._look_later()
+
+    def resume_reading(self) -> None:
+        super().resume_reading()
+        self.stop_looking()
+
+    def stop_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(LOOKS_EVERY_SECS, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        if self._transport.is_closing():
+            return
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        if any(events & _HUNG_UP for _, events in poll.poll(0)):
+            self._transport.abort()
+        else:
+            self._look_later()
+
+
+class _GatewayConnection(asyncio.Protocol):
+    """What both protocols below add to uvicorn's. Mixed in before them."""
+
+    unread_millis_max = 120_000
+    """After how long without progress the kernel gives up what the client does not take."""
+
+    # Of uvicorn's protocols:
+    transport: asyncio.Transport
+    flow: FlowControl
+    loop: asyncio.AbstractEventLoop
+    cycle: Any
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        state = {**app_state, CONNECTION: self}
+        super().__init__(config, server_state, state, _loop)  # type: ignore[call-arg]
+        self._lost: Callable[[], None] | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def running(self) -> Any:
+        """The request that is being answered, as uvicorn keeps it."""
+        return self.cycle
+
+    # client.Connection
+
+    def when_lost(self, callback: Callable[[], None] | None) -> None:
+        self._lost = callback
+
+    def close(self) -> None:
+        self.running.disconnected = True  # so that uvicorn takes the short answer as meant
+        self.transport.close()
+        self.loop.call_later(FLUSH_SECS, self.transport.abort)
+
+    def abort(self) -> None:
+        self.running.disconnected = True
+        self.transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.flow = _WatchedFlow(self.transport)
+        own = transport.get_extra_info("socket")
+        if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self.unread_millis_max)
+        self._mind_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._mind_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        running = self.running
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+        if isinstance(self.flow, _WatchedFlow):
+            self.flow.stop_looking()
+        self._drop_head_timer()
+        if self._lost is not None:
+            self._lost()
+
+    def _mind_head(self) -> None:
+        """Limit the time to the next whole head, from the first byte that belongs to it."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._drop_head_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_SECS, self.transport.abort)
+
+    def _drop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class _GatewayH11(_GatewayConnection, H11Protocol):
+    pass
+
+
+class _GatewayHttpTools(_GatewayConnection, HttpToolsProtocol):
+    _running: Any = None
+
+    @property
+    def running(self) -> Any:
+        return self._running  # `cycle` may be one that waits its turn
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+
+def http_protocol(
+    parser: Literal["httptools", "h11"], *, write_timeout_secs: float
+) -> type[asyncio.Protocol]:
+    """The class to give to uvicorn's `http` setting.
+
+    `write_timeout_secs`: for how long a client may leave what is sent to it unread.
+    """
+    base = _GatewayHttpTools if parser == "httptools" else _GatewayH11
+    millis = max(1, round(write_timeout_secs * 1000))
+    return type(base.__name__, (base,), {"unread_millis_max": millis})
