@@ -1,0 +1,235 @@
+"""What Prometheus is told about this process.
+
+The `model` label only ever takes the names of registered models and `(unrouted)`: whatever clients
+ask for, the number of series stays bounded. Counters of a model that is deleted later stay until
+the process ends, so that sums never fall. Gauges are not kept but read when they are asked for, so
+they cannot drift from what they measure. Each process has its own registry: the sum over all
+processes' listeners is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from shared.policy import UNROUTED
+
+MODES: Final = ("shared", "fallback", "split", "local")
+_WAIT_BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120)
+_POOL_GAUGES: Final = (
+    ("obleth_in_flight", "Requests running.", "in_flight"),
+    ("obleth_queue_depth", "Requests waiting for a slot.", "queued"),
+    ("obleth_held_slots", "Free slots kept for a session.", "held"),
+    ("obleth_pool_size", "Slots, as enforced now.", "size"),
+)
+"""Names, documentation and fields of `PoolFigures`."""
+_REQUEST_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFigures:
+    """One pool as the gauges show it."""
+
+    model: str
+    """The registered name, or `(unrouted)`."""
+    size: int
+    in_flight: int
+    queued: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFigures:
+    """How this replica shares limits with others."""
+
+    mode: str = "local"
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The series of one model, looked up once: naming labels costs more than counting."""
+
+    queue_wait: Histogram
+    first_byte: Histogram
+    request: Histogram
+    input_tokens: Counter
+    output_tokens: Counter
+    requests: dict[tuple[str, int], Counter] = field(default_factory=dict)
+    attempts: dict[str, Counter] = field(default_factory=dict)
+
+
+class Metrics:
+    """The process's metrics. `is_registered` says whether a name is a registered model's own;
+    `pools` and `fleet` are called at each scrape.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_registered: Callable[[str], bool],
+        pools: Callable[[], Iterable[PoolFigures]],
+        fleet: Callable[[], FleetFigures] = FleetFigures,
+    ) -> None:
+        # One more series for each counter, of no use to rates, and switched off only for all.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry = CollectorRegistry()
+        self._is_registered = is_registered
+        self._series: dict[str, _Series] = {}
+        self._requests = Counter(
+            "obleth_requests_total",
+            "Finished requests; status 499: the client left before there was one.",
+            ("model", "admission", "status"),
+            registry=registry,
+        )
+        self._queue_wait = Histogram(
+            "obleth_queue_wait_seconds",
+            "From a request's arrival at the scheduler to its slot, or to giving up.",
+            ("model",),
+            buckets=_WAIT_BUCKETS,
+            registry=registry,
+        )
+        self._first_byte = Histogram(
+            "obleth_time_to_first_byte_seconds",
+            "From a request's arrival to the first content of its answer.",
+            ("model",),
+            buckets=_REQUEST_BUCKETS,
+            registry=registry,
+        )
+        self._request = Histogram(
+            "obleth_request_seconds",
+            "From a request's arrival to its end.",
+            ("model",),
+            buckets=_REQUEST_BUCKETS,
+            registry=registry,
+        )
+        self._input_tokens = Counter(
+            "obleth_input_tokens_total", "Prompt tokens used.", ("model",), registry=registry
+        )
+        self._output_tokens = Counter(
+            "obleth_output_tokens_total", "Completion tokens used.", ("model",), registry=registry
+        )
+        self._attempts = Counter(
+            "obleth_upstream_attempts_total",
+            "Calls to upstreams, first tries and later ones.",
+            ("model", "outcome"),
+            registry=registry,
+        )
+        self._repairs = Counter(
+            "obleth_repairs_total",
+            "Counts put right that should not have been wrong.",
+            ("kind",),
+            registry=registry,
+        )
+        self._usage_dropped = Counter(
+            "obleth_usage_rows_dropped_total",
+            "Usage rows lost because they could not be written.",
+            registry=registry,
+        )
+        registry.register(_Gauges(pools, fleet))
+        ProcessCollector(registry=registry)
+
+    def request_finished(
+        self,
+        model: str | None,
+        *,
+        admission: str,
+        status: int,
+        queue_secs: float,
+        first_byte_secs: float | None,
+        duration_secs: float,
+        input_tokens: int,
+        output_tokens: int,
+    ) -> None:
+        """A request has ended; `model` None: it was refused before its model was known."""
+        label, series = self._of(model)
+        requests = series.requests.get((admission, status))
+        if requests is None:
+            requests = self._requests.labels(label, admission, str(status))
+            series.requests[admission, status] = requests
+        requests.inc()
+        series.queue_wait.observe(queue_secs)
+        if first_byte_secs is not None:
+            series.first_byte.observe(first_byte_secs)
+        series.request.observe(duration_secs)
+        series.input_tokens.inc(input_tokens)
+        series.output_tokens.inc(output_tokens)
+
+    def upstream_attempted(self, model: str, outcome: str) -> None:
+        """An upstream was called."""
+        label, series = self._of(model)
+        attempts = series.attempts.get(outcome)
+        if attempts is None:
+            attempts = series.attempts[outcome] = self._attempts.labels(label, outcome)
+        attempts.inc()
+
+    def repaired(self, kind: str) -> None:
+        """A count was put right. `kind` names what, out of a fixed set."""
+        self._repairs.labels(kind).inc()
+
+    def usage_dropped(self, count: int) -> None:
+        """Usage rows were lost."""
+        self._usage_dropped.inc(count)
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """All of it in the format that suits an `Accept` header, and that format's media type.
+
+        Call it on the event loop: the gauges read what lives there.
+        """
+        encode, media_type = choose_encoder(accept)
+        return encode(self.registry), media_type
+
+    def _of(self, model: str | None) -> tuple[str, _Series]:
+        label = model if model is not None and model in self._series else self._label(model)
+        series = self._series.get(label)
+        if series is None:
+            series = self._series[label] = _Series(
+                self._queue_wait.labels(label),
+                self._first_byte.labels(label),
+                self._request.labels(label),
+                self._input_tokens.labels(label),
+                self._output_tokens.labels(label),
+            )
+        return label, series
+
+    def _label(self, model: str | None) -> str:
+        return model if model is not None and self._is_registered(model) else UNROUTED
+
+
+class _Gauges(Collector):
+    """What is so at the moment of the scrape."""
+
+    def __init__(
+        self, pools: Callable[[], Iterable[PoolFigures]], fleet: Callable[[], FleetFigures]
+    ) -> None:
+        self._pools = pools
+        self._fleet = fleet
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Nothing: registering must not call what may not be there yet."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        pools = list(self._pools())
+        for name, documentation, field_ in _POOL_GAUGES:
+            family = GaugeMetricFamily(name, documentation, labels=("model",))
+            for pool in pools:
+                family.add_metric((pool.model,), getattr(pool, field_))
+            yield family
+        fleet = self._fleet()
+        modes = GaugeMetricFamily(
+            "obleth_fairshare_mode", "1 for the mode in force.", labels=("mode",)
+        )
+        for mode in MODES:
+            modes.add_metric((mode,), mode == fleet.mode)
+        yield modes
+        yield GaugeMetricFamily(
+            "obleth_fairshare_replicas", "Live replicas, this one included.", fleet.replicas
+        )

@@ -1,0 +1,1 @@
+"""What operators and their machines ask a replica, on a listener of its own."""
