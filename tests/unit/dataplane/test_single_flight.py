@@ -83,7 +83,8 @@ async def test_stopping_ends_what_is_under_way_even_before_it_began() -> None:
     flights: SingleFlight[str, int] = SingleFlight()
     begun, not_begun = Load(), Load()
     waiting = asyncio.create_task(flights.run("a", begun))
-    await asyncio.sleep(0)
+    for _ in range(2):  # the waiting task, then the load it starts
+        await asyncio.sleep(0)
     flights.start("b", not_begun)
     await flights.stop()
     with pytest.raises(asyncio.CancelledError):
