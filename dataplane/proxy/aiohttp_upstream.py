@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -31,6 +32,7 @@ from dataplane.proxy.upstream import (
     UpstreamError,
     UpstreamTimeout,
 )
+from shared.network import AddressRefused, NetworkRules, check_address
 
 KEEP_ALIVE_SECS: Final = 4.0
 """How long an idle connection is kept: less than the five seconds of many Python servers."""
@@ -44,13 +46,6 @@ WRITE_PIECE_BYTES: Final = 64 * 1024
 DNS_CACHE_SECS: Final = 10
 _LONGEST_PLAIN_BODY: Final = 256 * 1024
 """A longer body is handed to the transport piece by piece, waiting for it to drain in between."""
-
-AddressRule = Callable[[str], bool]
-"""Whether an IP address may be connected to."""
-
-
-class AddressRefused(OSError):
-    """The address rule forbids what a name resolved to."""
 
 
 class _Line:
@@ -77,14 +72,14 @@ _line: ContextVar[_Line] = ContextVar("upstream_line")
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Tells each call its connection, and keeps to the address rule when it connects.
+    """Tells each call its connection, and keeps to the network rules when it connects.
 
-    The rule is asked for every address that is about to be connected to, after names have been
-    resolved, so that neither a literal address nor a name that changes its mind gets past it.
+    They are asked about every address that is about to be connected to, after names have been
+    resolved, so that neither a literal address nor a name that changes its mind gets past them.
     """
 
-    def __init__(self, allows: AddressRule, *, force_close: bool) -> None:
-        self._allows = allows
+    def __init__(self, rules: NetworkRules, *, force_close: bool) -> None:
+        self._rules = rules
         self._seen: weakref.WeakSet[ResponseHandler] = weakref.WeakSet()
         kwargs: dict[str, Any] = {} if force_close else {"keepalive_timeout": KEEP_ALIVE_SECS}
         super().__init__(
@@ -97,8 +92,10 @@ class _Connector(aiohttp.TCPConnector):
 
     def _open_socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
         family, kind, protocol, _, address = info
-        if not self._allows(str(address[0])):
-            raise AddressRefused(f"{address[0]} is not an allowed address")
+        try:
+            check_address(ip_address(str(address[0]).partition("%")[0]), self._rules)
+        except AddressRefused as refused:
+            raise OSError(str(refused)) from refused
         return socket.socket(family, kind, protocol)
 
     async def connect(
@@ -121,9 +118,9 @@ class _Connector(aiohttp.TCPConnector):
 class AiohttpUpstream:
     """`Upstream` over HTTP/1.1. Made and closed inside the event loop it is used in."""
 
-    def __init__(self, allows: AddressRule) -> None:
-        self._pooled = _session(_Connector(allows, force_close=False))
-        self._fresh = _session(_Connector(allows, force_close=True))
+    def __init__(self, rules: NetworkRules) -> None:
+        self._pooled = _session(_Connector(rules, force_close=False))
+        self._fresh = _session(_Connector(rules, force_close=True))
 
     async def close(self) -> None:
         """Close every connection."""
