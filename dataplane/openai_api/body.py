@@ -67,7 +67,7 @@ class JsonBody:
         return string_in(self.fields, name)
 
     def whole_number(self, name: str) -> int | None:
-        """A field's value if it is a whole number of 64 bits."""
+        """A field's value if it is a whole number."""
         raw = self.fields.get(name)
         try:
             return None if raw is None else _decode_whole(raw)

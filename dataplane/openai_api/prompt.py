@@ -17,6 +17,8 @@ from dataplane.openai_api.body import JsonBody
 _FIELDS: Final = ("system", "instructions", "messages", "input", "prompt", "query", "documents")
 """Where text stands, in the order in which upstreams put it together."""
 
+_NULL: Final = msgspec.Raw(b"null")
+
 
 class _Function(msgspec.Struct):
     name: str | None = None
@@ -35,10 +37,10 @@ class Block(msgspec.Struct):
     text: str | None = None
     thinking: str | None = None
     content: str | list[str | Block] | None = None
-    output: msgspec.Raw | None = None
+    output: msgspec.Raw = _NULL
     name: str | None = None
     arguments: str | None = None
-    input: msgspec.Raw | None = None
+    input: msgspec.Raw = _NULL
     tool_calls: list[_ToolCall] | None = None
 
     @property
@@ -52,9 +54,9 @@ class Block(msgspec.Struct):
                 yield text
         if self.content is not None:
             yield from texts_of(self.content)
-        if self.output is not None:
+        if not _is_null(self.output):
             yield from texts_of(_texts_in(self.output) or "")
-        if self.input is not None:
+        if not _is_null(self.input):
             yield _as_text(self.input)
         for call in self.tool_calls or ():
             if call.function is not None and call.function.arguments is not None:
@@ -96,7 +98,7 @@ class Prompt:
         """What has another shape, as raw text."""
         for name in _FIELDS:
             raw = body.fields.get(name)
-            if raw is None or bytes(memoryview(raw)[:1]) == b"n":
+            if raw is None or _is_null(raw):
                 continue
             found = _texts_in(raw)
             self.fields[name] = self._item_by_item(raw) if found is None else found
@@ -151,6 +153,10 @@ def texts_of(found: str | list[str | Block] | Texts) -> Iterator[str]:
             yield each
         elif isinstance(each, Block):
             yield from each.texts()
+
+
+def _is_null(raw: msgspec.Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b"n"
 
 
 def _as_text(raw: msgspec.Raw) -> str:

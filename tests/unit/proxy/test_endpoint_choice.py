@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 
 from dataplane.proxy.endpoint_choice import EndpointChoice
 from shared.policy import EndpointPolicy, LoadBalancing
@@ -45,9 +46,10 @@ def test_least_in_flight_looks_at_what_runs_and_at_weights() -> None:
     choice = EndpointChoice()
     with choice.calling(endpoints[0]):
         assert ids(choice.order(endpoints, LoadBalancing.LEAST_IN_FLIGHT)) == "ba"
-        with choice.calling(endpoints[1]), choice.calling(endpoints[1]):
-            with choice.calling(endpoints[1]):
-                assert ids(choice.order(endpoints, LoadBalancing.LEAST_IN_FLIGHT)) == "ab"
+        with ExitStack() as calls:
+            for _ in range(3):
+                calls.enter_context(choice.calling(endpoints[1]))
+            assert ids(choice.order(endpoints, LoadBalancing.LEAST_IN_FLIGHT)) == "ab"
     assert choice.in_flight("a") == choice.in_flight("b") == 0
     assert not choice._in_flight
 

@@ -123,7 +123,7 @@ def test_data_over_several_lines_is_one_text() -> None:
 
 
 def test_unicode_line_ends_end_no_line() -> None:
-    event = "data: {\"usage\": {\"prompt_tokens\": 1}, \"x\": \"a\u2028b\u2029c\x85d\v\f\"}\n\n".encode()
+    event = 'data: {"usage": {"prompt_tokens": 1}, "x": "a\u2028b\u2029c\x85d\v\f"}\n\n'.encode()
     event = event.replace(b"\x0b\x0c", b"")
     reader = SseReader()
     reader.feed(event)
@@ -155,7 +155,9 @@ def test_figures_of_a_finished_response_are_read() -> None:
 def test_a_very_long_line_passes_and_is_not_kept(strips_usage: bool) -> None:
     reader = SseReader(strips_usage=strips_usage)
     filler = b"x" * 65_536
-    whole = b'data: {"choices": [1], "text": "' + filler * 64 + b'", "usage": {"prompt_tokens": 9}}\n\n'
+    whole = (
+        b'data: {"choices": [1], "text": "' + filler * 64 + b'", "usage": {"prompt_tokens": 9}}\n\n'
+    )
     passed = bytearray()
     for at in range(0, len(whole), 50_000):
         passed += reader.feed(whole[at : at + 50_000])
