@@ -198,7 +198,7 @@ class SimulatedBackend:
             if path in ("/", "/health"):
                 return web.Response()
             if path == _MODELS_PATH or path.startswith(_MODELS_PATH + "/"):
-                return self._models(path)
+                return self._models(request)
         if path.startswith("/sim/"):
             return await self._sim(request)
         return _json(_SHAPES["/v1/completions"].error(404, f"no route {path}").decode(), 404)
@@ -256,18 +256,22 @@ class SimulatedBackend:
 
     def _admit(self, record: RequestRecord) -> None:
         """Raises BadAsk for a wrong key or a model that is not there."""
-        key = self.options.api_key
-        bearer = record.header("authorization") or ""
-        if key is not None and key not in (
-            record.header("x-api-key"),
-            bearer.removeprefix("Bearer "),
-        ):
+        if not self._key_fits(record.header("authorization"), record.header("x-api-key")):
             raise BadAsk(401, "the backend's own key is missing or wrong")
         if self.options.only_listed and record.model not in self.options.models:
             raise BadAsk(404, f"The model `{record.model}` does not exist.", "model")
 
-    def _models(self, path: str) -> web.Response:
+    def _key_fits(self, authorization: str | None, api_key: str | None) -> bool:
+        wanted = self.options.api_key
+        given = (api_key, (authorization or "").removeprefix("Bearer "))
+        return wanted is None or wanted in given
+
+    def _models(self, request: web.BaseRequest) -> web.Response:
         """The list, in a form that is both OpenAI's and Anthropic's."""
+        path, headers = request.path, request.headers
+        if not self._key_fits(headers.get("authorization"), headers.get("x-api-key")):
+            refusal = _SHAPES["/v1/completions"].error(401, "the key is missing or wrong")
+            return _json(refusal.decode(), 401)
         wanted = path.removeprefix(_MODELS_PATH).removeprefix("/")
         known = {name: _model(name) for name in self.options.models}
         if not wanted:
