@@ -9,7 +9,7 @@ processes' listeners is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,61 +80,46 @@ class Metrics:
     ) -> None:
         # One more series for each counter, of no use to rates, and switched off only for all.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._is_registered = is_registered
         self._series: dict[str, _Series] = {}
-        self._requests = Counter(
+        self._requests = self._counter(
             "obleth_requests_total",
             "Finished requests; status 499: the client left before there was one.",
-            ("model", "admission", "status"),
-            registry=registry,
+            *("model", "admission", "status"),
         )
-        self._queue_wait = Histogram(
+        self._queue_wait = self._histogram(
             "obleth_queue_wait_seconds",
             "From a request's arrival at the scheduler to its slot, or to giving up.",
-            ("model",),
-            buckets=_WAIT_BUCKETS,
-            registry=registry,
+            _WAIT_BUCKETS,
         )
-        self._first_byte = Histogram(
+        self._first_byte = self._histogram(
             "obleth_time_to_first_byte_seconds",
             "From a request's arrival to the first content of its answer.",
-            ("model",),
-            buckets=_REQUEST_BUCKETS,
-            registry=registry,
+            _REQUEST_BUCKETS,
         )
-        self._request = Histogram(
-            "obleth_request_seconds",
-            "From a request's arrival to its end.",
-            ("model",),
-            buckets=_REQUEST_BUCKETS,
-            registry=registry,
+        self._request = self._histogram(
+            "obleth_request_seconds", "From a request's arrival to its end.", _REQUEST_BUCKETS
         )
-        self._input_tokens = Counter(
-            "obleth_input_tokens_total", "Prompt tokens used.", ("model",), registry=registry
+        self._input_tokens = self._counter(
+            "obleth_input_tokens_total", "Prompt tokens used.", "model"
         )
-        self._output_tokens = Counter(
-            "obleth_output_tokens_total", "Completion tokens used.", ("model",), registry=registry
+        self._output_tokens = self._counter(
+            "obleth_output_tokens_total", "Completion tokens used.", "model"
         )
-        self._attempts = Counter(
+        self._attempts = self._counter(
             "obleth_upstream_attempts_total",
             "Calls to upstreams, first tries and later ones.",
-            ("model", "outcome"),
-            registry=registry,
+            *("model", "outcome"),
         )
-        self._repairs = Counter(
-            "obleth_repairs_total",
-            "Counts put right that should not have been wrong.",
-            ("kind",),
-            registry=registry,
+        self._repairs = self._counter(
+            "obleth_repairs_total", "Counts put right that should not have been wrong.", "kind"
         )
-        self._usage_dropped = Counter(
-            "obleth_usage_rows_dropped_total",
-            "Usage rows lost because they could not be written.",
-            registry=registry,
+        self._usage_dropped = self._counter(
+            "obleth_usage_rows_dropped_total", "Usage rows lost because they could not be written."
         )
-        registry.register(_Gauges(pools, fleet))
-        ProcessCollector(registry=registry)
+        self.registry.register(_Gauges(pools, fleet))
+        ProcessCollector(registry=self.registry)
 
     def request_finished(
         self,
@@ -185,6 +170,12 @@ class Metrics:
         """
         encode, media_type = choose_encoder(accept)
         return encode(self.registry), media_type
+
+    def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
+        return Counter(name, documentation, labels, registry=self.registry)
+
+    def _histogram(self, name: str, documentation: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, documentation, ("model",), buckets=buckets, registry=self.registry)
 
     def _of(self, model: str | None) -> tuple[str, _Series]:
         label = model if model is not None and model in self._series else self._label(model)

@@ -191,6 +191,8 @@ class LocalBudgets:
 
     async def _counted_limits(self, key: KeyPolicy) -> list[TermLimit]:
         """The term budgets in force, each with its count in memory. Awaits only to read counts."""
+        if key.budget.tokens is None and key.tenant.budget.tokens is None:
+            return []
         while True:
             limits = list(limits_of(key, self._wall()))
             unknown = [one.term for one in limits if not self._is_counted(one.term)]
