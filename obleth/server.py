@@ -88,15 +88,17 @@ class _Server(uvicorn.Server):
 
 
 class Listener:
-    """An ASGI application served on one socket."""
+    """An ASGI application on one socket, spoken to by uvicorn or by a protocol class of its own."""
 
-    def __init__(self, app: Any, bound: socket.socket) -> None:
+    def __init__(
+        self, app: Any, bound: socket.socket, protocol: type[asyncio.Protocol] | None = None
+    ) -> None:
         self._socket = bound
         self.address: Final = bound_address(bound)
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=protocol or "httptools",
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -124,26 +126,16 @@ class Listener:
             return
         self._server.config.timeout_graceful_shutdown = math.ceil(grace_secs)
         self._server.should_exit = True
-        await asyncio.wait([self._serving])
+        await self._serving
         left = set(self._server.server_state.tasks)
-        if self._serving.cancelled():  # else the server has cancelled them, and once is enough
-            for server in self._server.servers:
-                server.close()
-            for task in left:
-                task.cancel()
-        if left:
+        if left:  # the server has cancelled them, and does not wait for their end
             await asyncio.wait(left, timeout=_LAST_WORDS_SECS)
-
-    def hurry(self) -> None:
-        """Stop waiting for open requests; `stop` then returns soon."""
-        if self._serving is not None:
-            self._serving.cancel()
 
 
 class StopSignal:
     """SIGTERM and SIGINT, handled once for the whole process: the first drains, the second hurries.
 
-    `wait()` returns at the first. What was given to `on_second` is called at the second.
+    `wait()` returns at the first, `hurried()` at the second.
     """
 
     def __init__(self) -> None:
@@ -153,9 +145,10 @@ class StopSignal:
     def install(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._received, number)
+            loop.add_signal_handler(number, self.received, number)
 
-    def _received(self, number: signal.Signals) -> None:
+    def received(self, number: signal.Signals) -> None:
+        """A signal came."""
         if self._first.is_set():
             log.warning("stopping at once", signal=number.name)
             self._second.set()
@@ -170,7 +163,7 @@ class StopSignal:
         await self._second.wait()
 
 
-def run(main: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine to its exit code, on uvloop where it is to be had."""
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end, on uvloop where it is to be had."""
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-        return runner.run(main)
+        runner.run(main)

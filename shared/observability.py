@@ -105,7 +105,7 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for chatty in ("uvicorn.error", "alembic.runtime.plugins", "asyncio", "aiosqlite"):
+    for chatty in ("uvicorn.error", "alembic", "asyncio", "aiosqlite", "httpx"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
     structlog.configure(
         processors=[

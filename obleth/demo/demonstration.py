@@ -89,6 +89,8 @@ def _settings(folder: Path) -> EmbeddedSettings:
         update["proxy_listen"] = ListenAddress("127.0.0.1", settings.proxy_listen.port)
     if "shutdown_grace_secs" not in settings.model_fields_set:
         update["shutdown_grace_secs"] = GRACE_SECS
+    if "log_level" not in settings.model_fields_set:
+        update["log_level"] = "warning"  # a line for each request would bury what is to be seen
     return settings.model_copy(update=update)
 
 

@@ -1,6 +1,7 @@
 """Listeners say clearly why they cannot listen, and drain before they cut."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from obleth import server
-from obleth.server import CannotListen, Listener
+from obleth.server import CannotListen, Listener, StopSignal
 from obleth.service import Service
 from shared.settings import ListenAddress
 
@@ -22,6 +23,8 @@ class SlowApp:
     def __init__(self) -> None:
         self.started = asyncio.Event()
         self.finish = asyncio.Event()
+        self.draining = asyncio.Event()
+        self.over = asyncio.Event()
         self.ended: list[str] = []
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -35,20 +38,31 @@ class SlowApp:
         except asyncio.CancelledError:
             await asyncio.sleep(0)  # cleaning up takes a turn of the loop
             self.ended.append("cut")
+        finally:
+            self.over.set()
 
 
-class RecordingPlane:
+class Plane:
+    """Drains as the data plane does: lets requests end, then cuts them off. Notes what it does."""
+
     def __init__(self, name: str, events: list[str], app: SlowApp) -> None:
         self.name, self.events, self.app = name, events, app
 
     async def start(self) -> None:
         self.events.append(f"{self.name} starts")
 
-    def close(self) -> None:
-        self.events.append(f"{self.name} closes with {len(self.app.ended)} ended")
+    async def drain(self, grace_secs: float) -> None:
+        self.events.append(f"{self.name} drains for {grace_secs:g} s")
+        self.app.draining.set()
+        try:
+            async with asyncio.timeout(grace_secs):
+                await self.app.over.wait()
+        except TimeoutError:
+            self.app.finish.set()
+            await self.app.over.wait()
 
     async def stop(self) -> None:
-        self.events.append(f"{self.name} stops with {len(self.app.ended)} ended")
+        self.events.append(f"{self.name} stops after {self.app.ended}")
 
 
 @asynccontextmanager
@@ -110,52 +124,56 @@ async def test_what_outlives_the_grace_is_cut_and_has_cleaned_up_when_stop_retur
             await response
 
 
-async def test_a_hurried_listener_does_not_wait_for_its_grace() -> None:
-    app = SlowApp()
-    listener = Listener(app, server.bind(FREE_PORT, "X"))
-    await listener.start()
-    async with get(listener.address) as response:
-        await app.started.wait()
-        stopping = asyncio.create_task(listener.stop(grace_secs=3600))
-        listener.hurry()
-        await stopping
-        assert app.ended == ["cut"]
-        with pytest.raises(httpx.RemoteProtocolError):
-            await response
-
-
-async def test_planes_close_before_the_drain_and_stop_after_it_in_the_opposite_order() -> None:
+async def test_planes_drain_before_they_stop_in_the_opposite_order_of_their_start() -> None:
     app, events = SlowApp(), list[str]()
     listener = Listener(app, server.bind(FREE_PORT, "X"))
-    planes = [RecordingPlane(name, events, app) for name in ("control", "data")]
-    service = Service(planes, [listener], grace_secs=0)
+    service = Service([Plane(name, events, app) for name in ("a", "b")], [listener], 3600)
     await service.start()
     async with get(listener.address) as response:
         await app.started.wait()
-        await service.stop()
-        with pytest.raises(httpx.RemoteProtocolError):
-            await response
+        stopping = asyncio.create_task(service.stop())
+        await app.draining.wait()
+        app.finish.set()
+        await stopping
+        assert await response == "first last"
     assert events == [
-        "control starts",
-        "data starts",
-        "control closes with 0 ended",
-        "data closes with 0 ended",
-        "data stops with 1 ended",
-        "control stops with 1 ended",
+        "a starts",
+        "b starts",
+        "a drains for 3600 s",
+        "b drains for 3600 s",
+        "b stops after ['whole']",
+        "a stops after ['whole']",
     ]
 
 
+async def test_a_second_signal_ends_the_draining() -> None:
+    app, events, signals = SlowApp(), list[str](), StopSignal()
+    listener = Listener(app, server.bind(FREE_PORT, "X"))
+    service = Service([Plane("a", events, app)], [listener], 3600)
+    await service.start()
+    async with get(listener.address) as response:
+        await app.started.wait()
+        signals.received(signal.SIGTERM)
+        await signals.wait()
+        stopping = asyncio.create_task(service.stop(signals))
+        await app.draining.wait()
+        signals.received(signal.SIGTERM)
+        await stopping
+        await response
+    assert events[1:] == ["a drains for 3600 s", "a drains for 0 s", "a stops after ['whole']"]
+
+
 async def test_a_plane_that_cannot_start_leaves_nothing_running() -> None:
-    class Broken(RecordingPlane):
+    class Broken(Plane):
         async def start(self) -> None:
             raise OSError("no disk")
 
     app, events = SlowApp(), list[str]()
+    app.over.set()
     bound = server.bind(FREE_PORT, "X")
-    first, broken = RecordingPlane("first", events, app), Broken("broken", events, app)
-    service = Service([first, broken], [Listener(app, bound)], grace_secs=0)
+    planes = [Plane("first", events, app), Broken("broken", events, app)]
+    service = Service(planes, [Listener(app, bound)], 3600)
     with pytest.raises(OSError, match="no disk"):
         await service.start()
-    assert events[0] == "first starts"
-    assert events[-1] == "first stops with 0 ended"
+    assert events == ["first starts", "first drains for 0 s", "first stops after []"]
     assert bound.fileno() == -1

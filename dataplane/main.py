@@ -1,0 +1,172 @@
+"""The data plane's composition: every object of a replica is made here, and nothing is decided."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from typing import Any, Final
+
+import structlog
+
+from dataplane.admission import Admission, Limits
+from dataplane.budgets.database import DatabaseTermStore
+from dataplane.budgets.local import LocalBudgets
+from dataplane.metrics import Metrics, PoolFigures
+from dataplane.observers import CountRequests, LogRequests, RecordUsage
+from dataplane.openai_api.endpoint import Gateway, GatewayOptions
+from dataplane.openai_api.server_protocol import http_protocol
+from dataplane.ops import app as operations
+from dataplane.ops.readiness import Readiness, assess
+from dataplane.policy.cache import PolicyCache
+from dataplane.policy.database import DatabasePolicySource
+from dataplane.proxy.aiohttp_upstream import AiohttpUpstream
+from dataplane.proxy.endpoint_choice import EndpointChoice
+from dataplane.proxy.forward import Forwarder
+from dataplane.proxy.upstream import Timeouts
+from dataplane.renewal import Renewal
+from dataplane.settings import DataPlaneSettings
+from dataplane.usage.database import DatabaseUsageStore
+from dataplane.usage.recorder import UsageRecorder
+from shared.database import Database
+from shared.network import NetworkRules
+from shared.policy import EndpointPolicy
+
+MODE: Final = "local"
+"""One process, its slots and budgets in memory."""
+
+log = structlog.get_logger(__name__)
+
+
+class DataPlane:
+    """One replica. To be made inside the event loop it runs on.
+
+    `gateway` is served to clients, with `protocol` under it; `operations` to whoever runs it.
+    """
+
+    def __init__(self, settings: DataPlaneSettings) -> None:
+        self._settings = settings
+        self._database = Database(settings.database_url)
+        self._upstream = AiohttpUpstream(
+            NetworkRules(settings.block_private_networks, settings.allowed_private_cidrs)
+        )
+        self._is_draining = False
+        self.policy = PolicyCache(
+            DatabasePolicySource(self._database, encryption_keys=settings.encryption_keys()),
+            pepper=settings.api_key_pepper.get_secret_value(),
+            capacity=settings.policy_cache_keys,
+            stale_secs=settings.policy_stale_secs,
+            poll_secs=settings.policy_poll_secs,
+        )
+        self.admission = Admission(
+            Limits(
+                algorithm=settings.fairshare_algorithm,
+                default_size=settings.default_model_max_in_flight,
+                ceiling=settings.global_max_in_flight,
+                timeout=settings.admission_timeout_secs,
+                pool_idle=settings.pool_idle_secs,
+            )
+        )
+        self._renewal = Renewal(self.policy, self.admission)
+        self.policy.subscribe(self._renewal.changed)
+        self._budgets = LocalBudgets(DatabaseTermStore(self._database))
+        metrics = Metrics(is_registered=self._is_registered, pools=self._pools)
+        self._usage = UsageRecorder(
+            DatabaseUsageStore(self._database),
+            retention_days=settings.usage_retention_days,
+            on_dropped=metrics.usage_dropped,
+        )
+        self.gateway = Gateway(
+            _gateway_options(settings),
+            policy=self.policy,
+            budgets=self._budgets,
+            admission=self.admission,
+            forwarder=Forwarder(
+                self._upstream,
+                EndpointChoice(),
+                Timeouts(
+                    connect_secs=settings.upstream_connect_timeout_secs,
+                    head_secs=settings.upstream_timeout_secs,
+                    read_secs=settings.upstream_read_timeout_secs,
+                ),
+                metrics.upstream_attempted,
+            ),
+            observers=(CountRequests(metrics), RecordUsage(self._usage), LogRequests()),
+        )
+        self.protocol = http_protocol(
+            "httptools", write_timeout_secs=settings.client_write_timeout_secs
+        )
+        self.operations: Any = operations.build(assess=self._readiness, metrics=metrics)
+
+    async def start(self) -> None:
+        """Load policy and begin what runs in the background; works without a database, unready."""
+        await self.policy.start()
+        await self._budgets.start()
+        await self._usage.start()
+        self._warn_of_a_low_ceiling()
+
+    async def drain(self, grace_secs: float) -> None:
+        """Refuse new requests and those that wait; returns when nothing runs any more.
+
+        What still runs after `grace_secs` is cut off. Safe to repeat, with less patience.
+        """
+        self._is_draining = True
+        self.gateway.drain()
+        self.admission.close()
+        await self.gateway.stop(grace_secs)
+
+    async def stop(self) -> None:
+        """After `drain`: write what is to be written, and close everything."""
+        await self._renewal.stop()
+        await self.policy.stop()
+        await asyncio.gather(self._budgets.stop(), self._usage.stop())
+        await self._upstream.close()
+        await self._database.close()
+
+    def _is_registered(self, name: str) -> bool:
+        model = self.policy.model(name)
+        return model is not None and model.name == name
+
+    def _pools(self) -> Iterator[PoolFigures]:
+        for pool in self.admission.core.pools:
+            yield PoolFigures(pool.policy.model, pool.size, pool.running, pool.waiting, pool.held)
+
+    def _readiness(self) -> Readiness:
+        return assess(self.policy, mode=MODE, is_draining=self._is_draining)
+
+    def _warn_of_a_low_ceiling(self) -> None:
+        settings = self._settings
+        default = settings.default_model_max_in_flight
+        sizes = [model.max_in_flight or default for model in self.policy.models()]
+        if settings.upstream_base_url is not None:
+            sizes.append(default)
+        if sum(sizes) > settings.global_max_in_flight:
+            log.warning(
+                "OBLETH_GLOBAL_MAX_IN_FLIGHT is below the sum of the pools:"
+                " they cannot all be full at once",
+                ceiling=settings.global_max_in_flight,
+                sum_of_pools=sum(sizes),
+            )
+
+
+def _gateway_options(settings: DataPlaneSettings) -> GatewayOptions:
+    default = None
+    if settings.upstream_base_url is not None:
+        key = settings.upstream_api_key
+        default = EndpointPolicy(
+            id="default",
+            url=settings.upstream_base_url,
+            api_key=None if key is None else key.get_secret_value(),
+        )
+    # Sessions are told apart by a keyed hash: replicas agree on it where they share a pepper.
+    pepper = settings.api_key_pepper.get_secret_value()
+    return GatewayOptions(
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout_secs=settings.body_timeout_secs,
+        client_write_timeout_secs=settings.client_write_timeout_secs,
+        default_endpoint=default,
+        affinity=settings.affinity(),
+        derives_sessions=settings.session_id_derivation,
+        session_secret=pepper.encode() or secrets.token_bytes(32),
+    )
+
