@@ -1,0 +1,203 @@
+"""The scheduler's one caller.
+
+`Admission` lives on one event loop. Every event goes through `_post`, which hands it to the core
+and carries out the effects before it returns, without an await in between: so no two decisions can
+overlap, and a request that finds room is admitted without a task switch. Time passes by one timer,
+set to when the core next wants to be woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dataplane.admission.permit import Ask, Permit
+from dataplane.errors import (
+    AdmissionTimedOut,
+    InvalidApiKey,
+    ModelNotFound,
+    Refusal,
+    ShuttingDown,
+)
+from dataplane.scheduler.effects import Admit, Effect, Reject, RejectReason
+from dataplane.scheduler.events import (
+    Arrived,
+    Event,
+    Finished,
+    KeyChanged,
+    KeyGone,
+    Left,
+    PoolChanged,
+    PoolGone,
+    PoolPolicy,
+    Woken,
+)
+from dataplane.scheduler.order import Hierarchical, Weighted
+from dataplane.scheduler.scheduler import Scheduler
+from shared.policy import UNROUTED, KeyPolicy, ModelPolicy
+
+ORDERS: Final = {"hierarchical": Hierarchical, "weighted": Weighted}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the gateway is configured to admit. Times in seconds."""
+
+    algorithm: str = "hierarchical"
+    default_size: int = 32
+    """Slots of a pool whose model sets none, and of the pool that unregistered names share."""
+    ceiling: int = 4096
+    timeout: float = 60
+    pool_idle: float = 600
+
+
+class Admission:
+    """Admits requests to the pools of one replica. Not to be shared between event loops."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits: Final = limits
+        self._core: Final = Scheduler(
+            ORDERS[limits.algorithm](),
+            ceiling=limits.ceiling,
+            timeout=limits.timeout,
+            pool_idle=limits.pool_idle,
+        )
+        self._numbers: Final = itertools.count(1)
+        self._undecided: dict[int, Permit] = {}
+        """Permits that wait, by request."""
+        self._unrouted: Final = PoolPolicy(UNROUTED, UNROUTED, limits.default_size)
+        self._policies: dict[str, tuple[ModelPolicy, PoolPolicy]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._empty: asyncio.Event = asyncio.Event()
+
+    # For requests
+
+    def admit(self, ask: Ask) -> Permit:
+        """The permit for a request, to be entered as a block; see `Permit`."""
+        return Permit(self, ask, next(self._numbers))
+
+    def arrive(self, permit: Permit) -> None:
+        """For `Permit` alone: its request asks. Raises `ShuttingDown`."""
+        if self._closing:
+            raise ShuttingDown()
+        ask = permit.ask
+        self._undecided[permit.request] = permit
+        pool = self._unrouted if ask.model is None else self._pool_of(ask.model)
+        self._post(Arrived(permit.request, pool, ask.key, ask.tokens, ask.session))
+
+    def leave(self, permit: Permit) -> None:
+        """For `Permit` alone: its request will not run, or is refused after all."""
+        self._undecided.pop(permit.request, None)
+        self._post(Left(permit.request))
+
+    def finish(self, permit: Permit) -> None:
+        """For `Permit` alone: its request has ended."""
+        self._post(Finished(permit.request))
+
+    # For policy changes, so that what waits already follows them too
+
+    @property
+    def waiting_keys(self) -> list[KeyPolicy]:
+        """The keys under which requests wait, as they were when the newest of those arrived."""
+        newest = {each.ask.key.id: each.ask.key for each in self._undecided.values()}
+        return list(newest.values())
+
+    def key_changed(self, key: KeyPolicy) -> None:
+        """A key, its tenant or its group has a new policy."""
+        self._post(KeyChanged(key))
+
+    def key_gone(self, key_id: str, because: Callable[[], Refusal] = InvalidApiKey) -> None:
+        """A key may not be used any more: what waits under it is refused."""
+        self._post(KeyGone(key_id), because)
+
+    def models_changed(self, models: Iterable[ModelPolicy]) -> None:
+        """These are the enabled models now; pools of others reject what waits."""
+        now = {model.id: model for model in models}
+        for id in [pool.policy.id for pool in self._core.pools]:
+            if id in now:
+                self._post(PoolChanged(self._pool_of(now[id])))
+            elif id != UNROUTED:
+                self._policies.pop(id, None)
+                self._post(PoolGone(id))
+
+    # Life
+
+    def close(self) -> None:
+        """Admit nobody from now on; who waits is refused. What runs goes on."""
+        self._closing = True
+        for request, permit in list(self._undecided.items()):
+            del self._undecided[request]
+            self._post(Left(request))
+            permit.decide(ShuttingDown())
+
+    async def drain(self, grace: float) -> int:
+        """After `close`: wait until nothing runs, at most `grace` seconds; how many still run."""
+        try:
+            async with asyncio.timeout(grace):
+                while self._core.in_flight:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            pass
+        return self._core.in_flight
+
+    @property
+    def core(self) -> Scheduler:
+        """The scheduler, for reading its state."""
+        return self._core
+
+    # The one caller
+
+    def _post(self, event: Event, because: Callable[[], Refusal] | None = None) -> None:
+        now = asyncio.get_running_loop().time()
+        for effect in self._core.handle(event, now):
+            self._perform(effect, because)
+        if not self._core.in_flight:
+            self._empty.set()
+        self._set_timer()
+
+    def _perform(self, effect: Effect, because: Callable[[], Refusal] | None) -> None:
+        permit = self._undecided.pop(effect.request)
+        match effect:
+            case Admit():
+                permit.decide(effect)
+            case Reject(_, RejectReason.TIMED_OUT):
+                permit.decide(AdmissionTimedOut())
+            case Reject(_, RejectReason.MODEL_GONE):
+                assert permit.ask.model is not None, "the shared pool never goes"
+                permit.decide(ModelNotFound(permit.ask.model.name))
+            case Reject(_, RejectReason.KEY_GONE):
+                assert because is not None, "whoever says a key is gone says why"
+                permit.decide(because())
+
+    def _set_timer(self) -> None:
+        """Have `Woken` come in time. A timer set too early is left to fire and set anew."""
+        at = self._core.wake_at()
+        if at is None or (self._timer is not None and self._timer.when() <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(at, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._post(Woken())
+
+    def _pool_of(self, model: ModelPolicy) -> PoolPolicy:
+        known = self._policies.get(model.id)
+        if known is not None and known[0] is model:
+            return known[1]
+        configured = model.max_in_flight
+        pool = PoolPolicy(
+            id=model.id,
+            model=model.name,
+            size=self._limits.default_size if configured is None else configured,
+            size_source="default" if configured is None else "configured",
+            admission_weight=model.admission_weight,
+        )
+        self._policies[model.id] = (model, pool)
+        return pool

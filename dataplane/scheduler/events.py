@@ -1,0 +1,104 @@
+"""What can happen to the scheduler. Times are seconds on the caller's monotonic clock and come with
+each event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.policy import KeyPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPolicy:
+    """One pool as configured now."""
+
+    id: str
+    """The model's id; a model that is deleted and made again is another pool."""
+    model: str
+    """The model's name, for people and labels."""
+    size: int
+    """Slots, at least 0. A pool of size 0 queues."""
+    size_source: str = "default"
+    admission_weight: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A request wants a slot. Its policies are in force for its whole hierarchy from now on."""
+
+    request: int
+    """Unique for the life of the scheduler, and rising: an older request has a lower number."""
+    pool: PoolPolicy
+    key: KeyPolicy
+    tokens: int
+    """The estimate it is charged at admission, at least 1."""
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A request's client is gone, or its gateway refused it: it never ran, and what it was charged
+    is given back."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An admitted request has ended; its slot is free."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChanged:
+    """A pool's configuration changed. Nothing happens where nobody uses it."""
+
+    pool: PoolPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGone:
+    """A model is deleted or disabled: its waiters are rejected, what runs finishes, and the pool is
+    dropped."""
+
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChanged:
+    """A key, its tenant or its group changed; requests that wait under it follow at once."""
+
+    key: KeyPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGone:
+    """A key may not be used any more: what waits under it is rejected, what runs finishes."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingChanged:
+    """The limit over all pools changed."""
+
+    ceiling: int
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """Nothing but time has passed."""
+
+
+Event = (
+    Arrived
+    | Left
+    | Finished
+    | PoolChanged
+    | PoolGone
+    | KeyChanged
+    | KeyGone
+    | CeilingChanged
+    | Woken
+)

@@ -1,0 +1,73 @@
+"""Who is next in a pool: the choice of group and tenant. The key is chosen by score alone, in every
+algorithm.
+
+* `Hierarchical`: the pool is split over the groups that have work by group weight, and each group's
+  part over its tenants that have work. Of the waiting tenants under their share in a group under
+  its share, the lowest group score goes first, and in it the lowest tenant score. Where there is
+  none, the slot is lent to whoever comes first by score alone.
+* `Weighted`: no groups; the lowest tenant score goes first.
+
+Both walk contenders in the order of their scores and stop at the first that may go. A node that
+occupies nothing may always go, so the walk passes over nodes that occupy slots only: it is
+bounded by the pool's size and not by how many wait.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dataplane.scheduler.fairness import Level, Node
+from dataplane.scheduler.state import Group, Tenant
+from shared.policy import GroupPolicy, TenantPolicy
+
+
+class Order(Protocol):
+    """One algorithm."""
+
+    name: str
+
+    def group_of(self, tenant: TenantPolicy) -> GroupPolicy:
+        """The group a tenant is scheduled in."""
+        ...
+
+    def next(self, groups: Level[Group], slots: int) -> Tenant | None:
+        """The tenant that gets the next free slot of a pool with `slots` to share; None if nobody
+        can go."""
+        ...
+
+
+class Hierarchical:
+    name = "hierarchical"
+
+    def group_of(self, tenant: TenantPolicy) -> GroupPolicy:
+        return tenant.group
+
+    def next(self, groups: Level[Group], slots: int) -> Tenant | None:
+        for group in groups.in_order():
+            if not _under_share(group, slots):
+                continue
+            part = groups.shares.of(group.weight, group.name, slots)
+            for tenant in group.tenants.in_order():
+                if _under_share(tenant, part):
+                    return tenant
+        return _first_by_score(groups)
+
+
+class Weighted:
+    name = "weighted"
+    _everyone = GroupPolicy(name="", weight=1)
+
+    def group_of(self, tenant: TenantPolicy) -> GroupPolicy:
+        return self._everyone
+
+    def next(self, groups: Level[Group], slots: int) -> Tenant | None:
+        return _first_by_score(groups)
+
+
+def _under_share(node: Node, slots: int) -> bool:
+    return node.level.shares.under(node.weight, node.name, slots, node.occupied)
+
+
+def _first_by_score(groups: Level[Group]) -> Tenant | None:
+    group = groups.first()
+    return None if group is None else group.tenants.first()
