@@ -86,22 +86,30 @@ class Player:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    @property
-    def _over(self) -> bool:
-        """Whether the time for beginning anything has passed."""
+    async def _place(self, due: float) -> bool:
+        """Wait until a request is due and there is a place for it; give the place back after it.
+
+        False, without a place, when that is past the time in which anything may begin.
+        """
         longest = self._options.duration_secs
-        return longest is not None and time.monotonic() - self._played.began > longest
+        end = None if longest is None else self._played.began + longest
+        if end is not None and due > end:
+            return False
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        await self._places.acquire()
+        if end is not None and time.monotonic() > end:
+            self._places.release()
+            return False
+        self._played.latest_secs = max(self._played.latest_secs, time.monotonic() - due)
+        return True
 
     async def _open_loop(self, group: asyncio.TaskGroup, planned: Plan) -> None:
         """Every session at its recorded time, or as soon as there is room after it."""
         for tenant, session in planned.sessions:
             due = self._played.began + session.starts_secs / self._options.speed
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await self._places.acquire()
-            if self._over:
-                self._places.release()
+            if not await self._place(due):
                 return
-            self._start(group, self._session(tenant, session, due))
+            self._start(group, self._session(tenant, session))
 
     def _closed_loop(self, group: asyncio.TaskGroup, planned: Plan, each: int) -> None:
         """Every tenant keeps `each` sessions going, until the sessions are used up."""
@@ -121,27 +129,21 @@ class Player:
 
     async def _worker(self, tenant: TenantKey, source: Iterable[Session]) -> None:
         for session in source:
-            await self._places.acquire()
-            if self._over:
-                self._places.release()
+            if not await self._place(time.monotonic()):
                 return
-            await self._session(tenant, session, time.monotonic())
+            await self._session(tenant, session)
 
-    async def _session(self, tenant: TenantKey, session: Session, due: float) -> None:
+    async def _session(self, tenant: TenantKey, session: Session) -> None:
         """One session from its first step to its last; a place for the first is already taken."""
         options = self._options
         played = self._played
         conversation = Conversation(options.token_scale)
         run = SessionRun(tenant.name, began=time.monotonic())
         for index, step in enumerate(session.steps):
-            if index:
-                due = time.monotonic() + step.delay_secs / options.speed
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-                await self._places.acquire()
+            due = time.monotonic() + step.delay_secs / options.speed
+            if index and not await self._place(due):
+                break
             try:
-                if self._over:
-                    break
-                played.latest_secs = max(played.latest_secs, time.monotonic() - due)
                 wanted = scaled(step.output_tokens, options.output_scale or options.token_scale)
                 call, text = await self._sender.call(
                     tenant, conversation.ask(step), wanted, session.id

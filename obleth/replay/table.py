@@ -45,7 +45,7 @@ def _tenants(report: Report) -> Table:
             _percent(row.slot_share),
             f"{row.requests:,}",
             Text(f"{row.errors:,}", style="red" if row.errors else ""),
-            f"{row.tokens:,}",
+            _amount(row.tokens),
             _percent(row.cached_share),
         )
     return table
@@ -84,6 +84,10 @@ def _rows(report: Report) -> Iterable[TenantReport]:
     yield from report.tenants
     if len(report.tenants) > 1:
         yield report.total
+
+
+def _amount(tokens: int) -> str:
+    return f"{tokens:,}" if tokens < 1_000_000 else f"{tokens / 1_000_000:,.2f} M"
 
 
 def _percent(part: float) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -46,7 +47,7 @@ async def test_work_beyond_the_slots_waits_inside_and_shows(backend: SimulatedBa
     ids=["mute", "head", "first token", "mid-stream", "whole", "endless"],
 )
 async def test_a_client_that_leaves_is_noticed_at_once(
-    backend: SimulatedBackend, fields: dict[str, object], headers: dict[str, object]
+    backend: SimulatedBackend, fields: dict[str, Any], headers: dict[str, Any]
 ) -> None:
     async with sent(backend.url, question(**fields), **headers):
         await backend.until(lambda: backend.running("m") == 1)
@@ -260,7 +261,7 @@ async def test_a_taken_port_is_told_in_one_line(backend: SimulatedBackend) -> No
     ("field", "value"),
     [("slots", 0), ("speed", 0), ("token_secs", -1), ("port", 70_000), ("models", ())],
 )
-def test_options_that_make_no_sense_are_named(field: str, value: object) -> None:
+def test_options_that_make_no_sense_are_named(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         SimulatedBackend(**{field: value})
 
