@@ -35,11 +35,11 @@ from dataplane.scheduler.events import (
     PoolPolicy,
     Woken,
 )
-from dataplane.scheduler.order import Hierarchical, Weighted
+from dataplane.scheduler.order import Hierarchical, Order, Weighted
 from dataplane.scheduler.scheduler import Scheduler
 from shared.policy import UNROUTED, KeyPolicy, ModelPolicy
 
-ORDERS: Final = {"hierarchical": Hierarchical, "weighted": Weighted}
+ORDERS: Final[dict[str, Callable[[], Order]]] = {"hierarchical": Hierarchical, "weighted": Weighted}
 
 
 @dataclass(frozen=True, slots=True)

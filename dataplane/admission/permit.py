@@ -1,4 +1,4 @@
-"""A slot as a block of code: it is entered when the slot is there and left when it is given back."""
+"""A slot as a block of code: entered when the slot is there, left when it is given back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Ask:
     model: ModelPolicy | None
     """None: the pool that unregistered names share."""
     tokens: int
-    """Its estimate, at least 1."""
+    """Its estimate."""
     session: str | None = None
 
 

@@ -31,7 +31,7 @@ class Arrived:
     pool: PoolPolicy
     key: KeyPolicy
     tokens: int
-    """The estimate it is charged at admission, at least 1."""
+    """The estimate it is charged at admission; 0 counts as 1."""
     session: str | None = None
 
 

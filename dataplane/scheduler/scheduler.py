@@ -229,6 +229,8 @@ class Scheduler:
 
     def _occupy(self, request: int, pool: Pool, key: Key, tokens: int) -> None:
         tenant, group = key.tenant, key.tenant.group
+        # A request that uses no tokens counts for one: whoever is admitted moves back a place.
+        tokens = max(1, tokens)
         charged = tuple((node, node.level.charge(node, tokens)) for node in (group, tenant, key))
         self._slots[request] = Slot(pool, key, tokens, charged)
         self._occupied += 1

@@ -1,4 +1,4 @@
-"""The scheduler's rules written a second time: slowly, from scratch after every event, with fractions.
+"""The scheduler's rules a second time: slowly, from scratch after every event, with fractions.
 
 Nothing is kept but the facts: who waits, who runs, each node's served tokens as a score, and each
 level's virtual time. Every question is answered by going through everybody.

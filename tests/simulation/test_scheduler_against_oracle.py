@@ -1,4 +1,4 @@
-"""Any sequence of events: the scheduler admits exactly whom the naive rules admit, and its books balance."""
+"""Whatever happens, the scheduler admits whom the naive rules admit, and its books balance."""
 
 from __future__ import annotations
 

@@ -1,0 +1,94 @@
+"""What admission needs of whatever keeps the fleet's slots.
+
+A slot is on the books under the id of its claim. Claiming an id twice, releasing one that is not
+there, or asserting one that is, changes nothing: so a call whose answer was lost may be repeated,
+and a late one does no harm. Nothing here retries by itself; a call that has no answer in time is
+`SlotsUnavailable`, and what it did is found out by the next heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class Answer(StrEnum):
+    """What became of a claim. Everything but `GRANTED` leaves the books as they were."""
+
+    GRANTED = "granted"
+    NOT_LIVE = "not_live"
+    """The replica's own heartbeat has lapsed: it must be heard of again before it may claim."""
+    POOL = "pool"
+    CEILING = "ceiling"
+    TENANT = "tenant"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One slot, wanted for one request. Limits are as configured, never divided."""
+
+    id: str
+    """Unique over all replicas and their restarts."""
+    pool: str
+    tenant: str
+    key: str
+    pool_size: int
+    ceiling: int
+    tenant_cap: int | None = None
+    key_cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One slot that a replica's request runs in, and everything it counts against."""
+
+    id: str
+    pool: str
+    tenant: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a heartbeat learned."""
+
+    live: tuple[str, ...]
+    """The replicas heard of within their time to live, this one included, sorted."""
+    reclaimed: int
+    """Slots of expired replicas that were taken back."""
+    repaired: int
+    """Holdings of this replica that were missing from the books, or on them without being held."""
+    asserted: tuple[str, ...] = ()
+    """The live replicas whose holdings are on the books (they have asserted them at least once)."""
+
+
+class SlotsUnavailable(Exception):
+    """The books cannot be reached, or did not answer in time."""
+
+
+class Slots(Protocol):
+    """The fleet's books, as one replica sees them."""
+
+    async def exchange(
+        self, releases: Sequence[Holding], claims: Sequence[Claim]
+    ) -> Sequence[Answer]:
+        """Release, then claim, in one round trip; an answer for each claim, in order.
+
+        Raises `SlotsUnavailable`; then any part may have been done or not.
+        """
+        ...
+
+    async def heartbeat(self, holdings: Sequence[Holding]) -> Heard:
+        """Say that this replica lives and what it holds; take back what the dead held.
+
+        Whatever the books have for this replica and `holdings` does not name is released, except
+        claims made since the last call began. Raises `SlotsUnavailable`.
+        """
+        ...
+
+    async def leave(self, holdings: Sequence[Holding]) -> None:
+        """A clean end: nothing of this replica stays on the books. Raises `SlotsUnavailable`."""
+        ...
