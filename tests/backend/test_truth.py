@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
 from obleth.backend import BackendOptions, CannotListen, Faults, Outcome, SimulatedBackend
-from tests.backend.raw_client import CHAT, ask, question, sent
+from tests.backend.raw_client import CHAT, ask, question, request_bytes, sent
 
 
 @pytest.fixture
@@ -92,16 +94,22 @@ async def test_one_that_is_closed_and_one_that_follows_are_never_two_at_once(
     backend: SimulatedBackend,
 ) -> None:
     """The end of one connection and a request on another often come in the same pass."""
-    url = backend.url + "/chat/completions"
-    async with aiohttp.ClientSession() as session:
-        for _ in range(50):
-            async with session.post(url, json=question(stream=True, max_tokens=1)) as warm:
-                await warm.read()
-            answer = await session.post(
-                url, json=question(stream=True), headers={"x-sim-endless": "1"}
+    parts = urlsplit(backend.url)
+    address = (str(parts.hostname), parts.port)
+    endless = request_bytes(CHAT, question(stream=True), {"x-sim-endless": 1})
+    for _ in range(20):
+        with (
+            socket.create_connection(address) as leaving,
+            socket.create_connection(address) as following,
+        ):
+            leaving.sendall(endless)
+            await backend.until(lambda: backend.running("m") == 1 and backend.connections == 2)
+            leaving.close()
+            following.sendall(endless)
+            await backend.until(
+                lambda: len(backend.log) % 2 == 0 and backend.log[-1].started is not None
             )
-            answer.close()
-    await backend.until(lambda: backend.running("m") == 0)
+        await backend.until(lambda: backend.running("m") == 0)
     assert backend.peak("m") == 1
 
 
