@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -122,14 +123,20 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _inspect(connection: Connection) -> Schema:
-    script = ScriptDirectory.from_config(_config())
-    expected = script.get_current_head()
-    assert expected is not None
+    head, known = _steps()
     found = MigrationContext.configure(connection).get_current_revision()
-    if found == expected:
-        return Schema(Fit.FITS, found, expected)
-    known = {step.revision for step in script.walk_revisions()}
-    return Schema(Fit.OLDER if found is None or found in known else Fit.NEWER, found, expected)
+    if found == head:
+        return Schema(Fit.FITS, found, head)
+    return Schema(Fit.OLDER if found is None or found in known else Fit.NEWER, found, head)
+
+
+@cache
+def _steps() -> tuple[str, frozenset[str]]:
+    """The last step this build knows, and all of them."""
+    script = ScriptDirectory.from_config(_config())
+    head = script.get_current_head()
+    assert head is not None
+    return head, frozenset(step.revision for step in script.walk_revisions())
 
 
 def _render(kind: str, item: object, _: object) -> str | Literal[False]:

@@ -39,6 +39,7 @@ class Database:
     """An engine and the two ways to use it. One for a process; `close()` it at the end."""
 
     def __init__(self, url: str, *, pool_size: int = POOL_SIZE) -> None:
+        self.url = url
         self.engine = create_engine(url, pool_size=pool_size)
         self._writing = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
 

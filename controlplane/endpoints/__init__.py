@@ -1,0 +1,1 @@
+"""Endpoints: where a model is served from."""

@@ -1,0 +1,1 @@
+"""Groups: who shares with whom."""

@@ -1,0 +1,140 @@
+"""The control plane put together: the only place of this plane that builds objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request, Security
+from fastapi.security import HTTPBearer
+
+from controlplane import problems
+from controlplane.admin_auth import AdminAuth, Tokens
+from controlplane.audit.router import router as audit_router
+from controlplane.dependencies import Provided
+from controlplane.endpoints.router import router as endpoints_router
+from controlplane.endpoints.service import EndpointService
+from controlplane.groups.router import router as groups_router
+from controlplane.groups.service import GroupService
+from controlplane.invalidation import InvalidationPublisher, NobodyListens
+from controlplane.keys.router import router as keys_router
+from controlplane.keys.service import KeyService
+from controlplane.models.router import router as models_router
+from controlplane.models.service import ModelService
+from controlplane.models.transfer import TransferService
+from controlplane.policy_store import PolicyStore
+from controlplane.routes import LONGEST_BODY
+from controlplane.settings import ControlPlaneSettings
+from controlplane.status.router import DISTRIBUTION, EffectiveSettings
+from controlplane.status.router import router as status_router
+from controlplane.tenants.router import router as tenants_router
+from controlplane.tenants.service import TenantService
+from controlplane.usage.router import router as usage_router
+from migrations import schema
+from shared.database import Database
+from shared.network import NetworkRules
+from shared.settings import described, variable_name
+
+API: Final = "/api/v1"
+PUBLIC: Final = ("/health", "/version", "/openapi.json")
+ROUTERS: Final = (
+    groups_router,
+    tenants_router,
+    keys_router,
+    # Longer paths go first: a model's endpoints are no models.
+    endpoints_router,
+    models_router,
+    # The live picture (/fairshare, /replicas) joins here.
+    usage_router,
+    audit_router,
+    status_router,
+)
+"""The API's resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """The app, and what must be called around serving it."""
+
+    app: FastAPI
+    database: Database
+
+    async def start(self) -> None:
+        """Bring the database up to this build's schema.
+
+        Raises `migrations.schema.SchemaIsNewer` and `shared.database.DatabaseUnavailable`.
+        """
+        await schema.migrate(self.database.url)
+
+    async def stop(self) -> None:
+        """Close the database. Call it once, when nothing is served any more."""
+        await self.database.close()
+
+
+def build(
+    settings: ControlPlaneSettings,
+    *,
+    publisher: InvalidationPublisher | None = None,
+    effective: Mapping[str, Any] | None = None,
+) -> ControlPlane:
+    """The control plane under `settings`. Nothing is connected to before `start`.
+
+    `publisher` tells the data plane of changes; without one it finds out from the database.
+    `effective` is what `/settings` shows, by field, if that is more than these settings.
+    """
+    database = Database(settings.database_url)
+    store = PolicyStore(database, publisher or NobodyListens())
+    tenants = TenantService(any_model=settings.upstream_base_url is not None)
+    models = ModelService(tenants, gateway=settings.affinity())
+    endpoints = EndpointService(
+        NetworkRules(settings.block_private_networks, settings.allowed_private_cidrs),
+        encryption_keys=settings.encryption_keys(),
+    )
+    shown = described(settings) if effective is None else effective
+    app = _app(
+        Tokens(
+            settings.admin_token.get_secret_value(),
+            None if settings.viewer_token is None else settings.viewer_token.get_secret_value(),
+        )
+    )
+    app.state.provided = Provided(
+        database,
+        store,
+        GroupService(),
+        tenants,
+        KeyService(pepper=settings.api_key_pepper.get_secret_value()),
+        models,
+        endpoints,
+        TransferService(models, endpoints),
+        EffectiveSettings({variable_name(name): value for name, value in shown.items()}),
+    )
+    return ControlPlane(app, database)
+
+
+def _app(tokens: Tokens) -> FastAPI:
+    app = FastAPI(
+        title="obleth Management API",
+        summary="What is allowed: groups, tenants, keys, models and their endpoints.",
+        version=version(DISTRIBUTION),
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        max_body_size=LONGEST_BODY,
+    )
+    problems.install(app)
+    app.add_middleware(AdminAuth, tokens=tokens, prefix=API, public=PUBLIC)
+    # Only described here: `AdminAuth` asks for the token, in front of every route.
+    bearer = HTTPBearer(auto_error=False, description="The admin token, or the viewer's to read.")
+    api = APIRouter(prefix=API, dependencies=[Security(bearer)])
+    for router in ROUTERS:
+        api.include_router(router)
+
+    @api.get("/openapi.json", include_in_schema=False)
+    async def openapi(request: Request) -> dict[str, Any]:
+        return app.openapi()
+
+    app.include_router(api)
+    return app

@@ -1,0 +1,1 @@
+"""Models: names, pool sizes, session affinity; export and import."""

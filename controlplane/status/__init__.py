@@ -1,0 +1,1 @@
+"""The control plane itself: health, version, effective settings."""

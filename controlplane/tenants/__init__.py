@@ -1,0 +1,1 @@
+"""Tenants: teams, their weights, caps and budgets."""

@@ -1,0 +1,1 @@
+"""Usage: who used what."""
