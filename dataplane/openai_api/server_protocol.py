@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -33,6 +34,7 @@ LOOKS_EVERY_SECS: Final = 0.5
 FLUSH_SECS: Final = 5.0
 """How long a connection that is being closed may take to be read to its end."""
 
+_NO_LINGERING: Final = struct.pack("ii", 1, 0)
 _HUNG_UP: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
@@ -114,6 +116,10 @@ class _GatewayConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         self.running.disconnected = True
+        own = self.transport.get_extra_info("socket")
+        if own is not None and own.fileno() >= 0:
+            # A reset: what the client has not taken is not kept for it by the kernel either.
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
         self.transport.abort()
 
     # asyncio.Protocol
@@ -179,5 +185,6 @@ def http_protocol(
     `write_timeout_secs`: for how long a client may leave what is sent to it unread.
     """
     base = _GatewayHttpTools if parser == "httptools" else _GatewayH11
-    millis = max(1, round(write_timeout_secs * 1000))
+    # The application goes first: it knows which request it is, and says so in the records.
+    millis = round((write_timeout_secs + FLUSH_SECS) * 1000)
     return type(base.__name__, (base,), {"unread_millis_max": millis})

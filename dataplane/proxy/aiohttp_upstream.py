@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import suppress
@@ -48,6 +49,9 @@ _LONGEST_PLAIN_BODY: Final = 256 * 1024
 """A longer body is handed to the transport piece by piece, waiting for it to drain in between."""
 
 
+_NO_LINGERING: Final = struct.pack("ii", 1, 0)
+
+
 class _Line:
     """The connection of one call, known as soon as there is one, whatever becomes of the call."""
 
@@ -60,6 +64,11 @@ class _Line:
         """Close the connection without flushing; returns once it is closed."""
         if self.protocol is None or self.transport is None:
             return
+        own = self.transport.get_extra_info("socket")
+        if own is not None and own.fileno() >= 0:
+            # A reset, so that the upstream learns of it even while it reads nothing: an ordinary
+            # end would wait its turn behind what has been sent and not been taken.
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
         closed = self.protocol.closed
         self.transport.abort()
         if closed is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -132,6 +132,7 @@ class Permit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._gate.on_release()
         self._gate.running -= 1
         self._gate.left.append(self)
         self._gate.changed.set()
@@ -150,6 +151,8 @@ class Gate:
         self.admitted: list[Permit] = []
         self.left: list[Permit] = []
         self.changed = asyncio.Event()
+        self.on_release: Callable[[], None] = lambda: None
+        """Called in the moment a slot is given back."""
 
     def admit(self, ask: Ask) -> Permit:
         return Permit(self, ask)
@@ -174,7 +177,7 @@ class Gate:
                 await self.changed.wait()
 
     @asynccontextmanager
-    async def busy(self):  # type: ignore[no-untyped-def]
+    async def busy(self) -> AsyncIterator[None]:
         """All slots taken for as long as the block runs."""
         before, self.slots = self.slots, 0
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -40,7 +41,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(app: Any, http: Any) -> AsyncIterator[int]:
+async def served(app: Any, http: Any) -> AsyncIterator[tuple[int, uvicorn.Server]]:
     """Serve an ASGI application on a free port of the loopback interface."""
     bound = socket.create_server(("127.0.0.1", 0))
     server = _Server(
@@ -49,7 +50,7 @@ async def served(app: Any, http: Any) -> AsyncIterator[int]:
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     await server.is_up.wait()
     try:
-        yield bound.getsockname()[1]
+        yield bound.getsockname()[1], server
     finally:
         server.should_exit = server.force_exit = True
         for connection in list(server.server_state.connections):
@@ -62,6 +63,7 @@ class World:
     """A gateway and everything around it."""
 
     port: int
+    server: uvicorn.Server
     gateway: Gateway
     policy: Policy
     budget: Budget
@@ -74,8 +76,13 @@ class World:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    async def connect(self) -> Line:
-        return await Line.connect(self.port)
+    lines: list[Line] = field(default_factory=list)
+
+    async def connect(self, **kwargs: Any) -> Line:
+        """A client's connection, closed with the world if not before."""
+        line = await Line.connect(self.port, **kwargs)
+        self.lines.append(line)
+        return line
 
     async def ask(self, **fields: Any) -> Reply:
         """One request on a connection of its own."""
@@ -117,10 +124,15 @@ async def world(
     http: Any = parser
     if not plain_server:
         http = http_protocol(parser, write_timeout_secs=settings.client_write_timeout_secs)  # type: ignore[arg-type]
-    async with served(gateway, http) as port:
-        yield World(port, gateway, policy, budget, gate, seen, attempts, choice)
-        await gateway.stop(0)
-    await upstream.close()
+    try:
+        async with served(gateway, http) as (port, server):
+            found = World(port, server, gateway, policy, budget, gate, seen, attempts, choice)
+            yield found
+            for line in found.lines:
+                line.leave()
+            await gateway.stop(0)
+    finally:
+        await upstream.close()
 
 
 def chat(**fields: Any) -> bytes:
@@ -279,7 +291,10 @@ class Upstream:
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
     open: int = 0
+    written: int = 0
+    """Bytes that were taken from it."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    serving: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def url(self) -> str:
@@ -296,12 +311,15 @@ class Upstream:
                 await self.changed.wait()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.serving.add(task)
         self.connections += 1
         self.open += 1
         self.changed.set()
         try:
             await self.script(self, Peer(self, reader, writer))
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
@@ -337,6 +355,7 @@ class Peer:
     async def write(self, data: bytes) -> None:
         self.writer.write(data)
         await self.writer.drain()
+        self.upstream.written += len(data)
 
     async def answer(self, body: bytes, status: str = "200 OK", **headers: str) -> None:
         head = {"content_type": "application/json", "content_length": str(len(body)), **headers}
@@ -359,6 +378,16 @@ class Peer:
         while await self.reader.read(2**16):
             pass
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the other side has closed, as the kernel knows it at this moment."""
+        number = self.writer.get_extra_info("socket").fileno()
+        if number < 0:
+            return True
+        poll = select.poll()
+        poll.register(number, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def reset(self) -> None:
         """Cut the connection without a word."""
         own = self.writer.get_extra_info("socket")
@@ -375,6 +404,9 @@ async def upstream(script: Callable[[Upstream, Peer], Awaitable[None]]) -> Async
         yield found
     finally:
         server.close()
+        for task in found.serving:
+            task.cancel()
+        await asyncio.gather(*found.serving, return_exceptions=True)
 
 
 def answers(body: bytes, **kwargs: str) -> Callable[[Upstream, Peer], Awaitable[None]]:
