@@ -132,6 +132,16 @@ def _app(tokens: Tokens) -> FastAPI:
     for router in ROUTERS:
         api.include_router(router)
 
+    @app.get("/", include_in_schema=False)
+    async def index() -> dict[str, str]:
+        """Where things are, for whoever opens the address; the dashboard's pages go here."""
+        return {
+            "name": f"obleth {app.version} control plane",
+            "management_api": API,
+            "description": f"{API}/openapi.json",
+            "health": f"{API}/health",
+        }
+
     @api.get("/openapi.json", include_in_schema=False)
     async def openapi(request: Request) -> dict[str, Any]:
         return app.openapi()

@@ -96,6 +96,7 @@ def demo(
     ] = None,
 ) -> None:
     """Try it: simulated backend, tenants, keys, live traffic."""
+    print("starting ...", flush=True)
     from obleth.demo import run_demo
 
     run_demo(traffic=traffic, data=data)

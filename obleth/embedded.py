@@ -53,6 +53,10 @@ class Sockets:
     def admin_address(self) -> ListenAddress:
         return server.bound_address(self.admin)
 
+    @property
+    def metrics_address(self) -> ListenAddress:
+        return server.bound_address(self.metrics)
+
 
 class InProcess:
     """Tells the data plane of this process what the control plane has changed."""

@@ -7,7 +7,8 @@ from dataplane.settings import DataPlaneSettings
 from shared.settings import LogSettings, StorageSettings
 
 
-class EmbeddedSettings(ControlPlaneSettings, DataPlaneSettings):
+# mypy's pydantic plugin gives each class a constructor of its own, and finds that they differ.
+class EmbeddedSettings(ControlPlaneSettings, DataPlaneSettings):  # type: ignore[misc]
     """Everything there is to set."""
 
 

@@ -38,6 +38,7 @@ class Permit:
 
     __slots__ = (
         "_ask",
+        "_failed",
         "_future",
         "_outcome",
         "_owner",
@@ -53,6 +54,7 @@ class Permit:
         self._future: asyncio.Future[None] | None = None
         self._outcome: Admit | Refusal | None = None
         self._undone = False
+        self._failed = False
         self.request: Final = request
         self.admission: Literal["fast", "queued"] = "queued"
         self.queue_ms = 0.0
@@ -70,6 +72,10 @@ class Permit:
     def undo(self) -> None:
         """The request is refused after all: what it was charged is taken back with the slot."""
         self._undone = True
+
+    def fail(self) -> None:
+        """The request did not end well: nothing is to be kept for its session."""
+        self._failed = True
 
     def decide(self, outcome: Admit | Refusal) -> None:
         """For the owner alone: the request's outcome, once."""

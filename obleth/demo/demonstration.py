@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -26,10 +26,10 @@ BACKEND: Final = BackendOptions(
     models=(MODEL,),
     # A little more than the gateway lets through: what waits, waits where it can be ordered.
     slots=16,
-    token_secs=0.025,
+    token_secs=0.04,
     prefill_secs_per_token=0.0005,
     cache_tokens=50_000,
-    reply_tokens=40,
+    reply_tokens=25,
 )
 GRACE_SECS: Final = 5.0
 LISTENERS: Final = ("proxy_listen", "admin_listen", "metrics_listen")
@@ -56,7 +56,14 @@ async def _demonstrate(settings: EmbeddedSettings, *, traffic: bool) -> None:
         token = settings.admin_token.get_secret_value()
         keys = await set_up(admin, token, model=MODEL, backend=backend.url)
         gateway = f"http://{sockets.proxy_address}"
-        print("\n".join((*notes, *_welcome(gateway, admin, token, backend.url, keys))), flush=True)
+        where = {
+            "dashboard": f"{admin}/",
+            "admin token": token,
+            "gateway": f"{gateway}/v1",
+            "metrics": f"http://{sockets.metrics_address}/metrics",
+            "backend": f"{backend.url} (simulated)",
+        }
+        print("\n".join((*notes, *_welcome(where, keys), *_try_it(gateway, keys))), flush=True)
         if traffic:
             await stack.enter_async_context(Traffic(gateway, MODEL, keys.traffic))
         await signal.wait()
@@ -110,24 +117,25 @@ def _sockets(settings: EmbeddedSettings) -> tuple[Sockets, list[str]]:
     return Sockets(*(bound[field] for field in LISTENERS)), notes
 
 
-def _welcome(gateway: str, admin: str, token: str, backend: str, keys: Keys) -> Iterator[str]:
-    first = keys.yours[SHARES[0].tenant]
+def _welcome(where: Mapping[str, str], keys: Keys) -> Iterator[str]:
     yield f"obleth {__version__} demo: {MODEL} has {SLOTS} slots, shared by two tenants"
     yield ""
-    yield f"  dashboard    {admin}/"
-    yield f"  admin token  {token}"
-    yield f"  gateway      {gateway}/v1"
-    yield f"  backend      {backend} (simulated)"
+    for name, value in where.items():
+        yield f"  {name:<11}  {value}"
     for share in SHARES:
         yield (
             f"  {share.tenant:<11}  {keys.yours[share.tenant]}"
             f"  (group {share.group}, weight {share.weight})"
         )
     yield ""
+
+
+def _try_it(gateway: str, keys: Keys) -> Iterator[str]:
+    key = keys.yours[SHARES[0].tenant]
     yield "Try it:"
     yield ""
     yield (
-        f"curl -sS {gateway}/v1/chat/completions -H 'Authorization: Bearer {first}'"
+        f"curl -sS {gateway}/v1/chat/completions -H 'Authorization: Bearer {key}'"
         f" -H 'Content-Type: application/json'"
         f' -d \'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hello"}}]}}\''
     )
@@ -135,7 +143,7 @@ def _welcome(gateway: str, admin: str, token: str, backend: str, keys: Keys) -> 
     yield "or in Python:"
     yield ""
     yield "from openai import OpenAI"
-    yield f'client = OpenAI(base_url="{gateway}/v1", api_key="{first}")'
+    yield f'client = OpenAI(base_url="{gateway}/v1", api_key="{key}")'
     yield "stream = client.chat.completions.create("
     yield f'    model="{MODEL}", messages=[{{"role": "user", "content": "Hello"}}], stream=True'
     yield ")"

@@ -18,7 +18,7 @@ from obleth.demo.set_up import SHARES
 REPORT_SECS: Final = 10.0
 PAUSE_SECS: Final = 1.0
 """After a refusal or a failure."""
-REPLY_TOKENS: Final = (20, 60)
+REPLY_TOKENS: Final = (15, 45)
 TOPICS: Final = ("slots", "queues", "weights", "tenants", "streams", "budgets", "sessions")
 
 log = structlog.get_logger(__name__)
@@ -31,6 +31,7 @@ class Traffic:
         self._model = model
         self._keys = keys
         self._served: Counter[str] = Counter()
+        self._served_lately: Counter[str] = Counter()
         self._client = httpx.AsyncClient(
             base_url=gateway,
             trust_env=False,
@@ -62,6 +63,7 @@ class Traffic:
             try:
                 await self._ask(tenant, number)
                 self._served[tenant] += 1
+                self._served_lately[tenant] += 1
             except httpx.HTTPError as failure:
                 log.debug("demo_request_failed", tenant=tenant, error=repr(failure))
                 await asyncio.sleep(PAUSE_SECS)
@@ -88,12 +90,11 @@ class Traffic:
     async def _report_for_ever(self) -> None:
         while True:
             await asyncio.sleep(REPORT_SECS)
-            served, self._served = self._served, Counter()
-            first, second = (served[share.tenant] for share in SHARES)
-            ratio = f"{first / second:.1f} : 1" if second else "-"
-            names = [share.tenant for share in SHARES]
+            lately, self._served_lately = self._served_lately, Counter()
+            parts = ", ".join(f"{share.tenant} {lately[share.tenant]}" for share in SHARES)
+            ratio = self._served[SHARES[0].tenant] / max(1, self._served[SHARES[1].tenant])
             print(
-                f"last {REPORT_SECS:.0f} s: {names[0]} {first} requests, {names[1]} {second}"
-                f" ({ratio})",
+                f"requests served in the last {REPORT_SECS:.0f} s: {parts};"
+                f" since the start {ratio:.1f} : 1",
                 flush=True,
             )
