@@ -56,7 +56,7 @@ _FORWARDED: Final = {
         Route(Kind.FORWARD, "/v1/embeddings", generates_text=False),
         Route(Kind.FORWARD, "/v1/rerank", generates_text=False),
         Route(Kind.FORWARD, "/v1/messages", Dialect.ANTHROPIC),
-        Route(Kind.FORWARD, "/v1/messages/count_tokens", Dialect.ANTHROPIC, generates_text=False),
+        Route(Kind.FORWARD, "/v1/messages/count_tokens", Dialect.ANTHROPIC, uses_tokens=False),
     )
 }
 _PASSED_THROUGH: Final = re.compile(r"/v1/(?:audio|images)(?:/[A-Za-z0-9_-]+)+")
