@@ -16,7 +16,7 @@ demo: setup ## start the product with a simulated backend and live traffic (ARGS
 	@exec $(BIN)/obleth demo $(ARGS)
 
 test: setup services check ## everything CI checks
-	$(BIN)/pytest -n auto --dist worksteal $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
 
 check: setup ## format, lint, types and import contracts, without running anything
 	$(BIN)/ruff check
@@ -33,8 +33,8 @@ setup: .venv/.ready ## .venv with exactly what uv.lock names
 services: ## PostgreSQL and Redis for the tests, started if they do not answer
 	@deploy/dev/services
 
-bench: setup ## cost of the hot path and of the scheduler, as ratios
-	$(BIN)/python -m tests.bench $(ARGS)
+bench: setup ## what a decision costs by how many wait, as ratios
+	$(BIN)/python -m tests.bench.decisions $(ARGS)
 
 simulate: setup ## the randomised simulation; SEED=n replays one run
 	$(BIN)/pytest tests/simulation $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)

@@ -1,6 +1,7 @@
 """The `obleth` command. What goes wrong is said in one line, without a traceback.
 
-Exit codes: 2 for what the caller can set right (options, settings), 1 for what failed.
+Exit codes: 2 for what the caller can set right (options, settings), 1 for what failed; `replay`
+also has 3 for a gateway that does not answer and 4 for a key that it refuses.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import typer
 
 from obleth import __version__
 from obleth.failures import Failed
+from obleth.replay.options import Assignment
 
 app = typer.Typer(
     help="Fair admission for shared LLM backends.",
@@ -142,3 +144,77 @@ def backend(
         simulated.run(options, lambda running: print(f"listening on {running.url}", flush=True))
     except simulated.CannotListen as error:
         raise Failed(str(error)) from None
+
+
+@app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(help="A trace: CSV or JSONL.", dir_okay=False)],
+    tenant: Annotated[
+        list[str], typer.Option(help="A sender, as name=key or name:weight=key; repeat for more.")
+    ],
+    url: Annotated[str, typer.Option(help="The gateway.")] = "http://127.0.0.1:8080/v1",
+    model: Annotated[
+        str | None, typer.Option(help="Needed where the keys may use several.")
+    ] = None,
+    assign: Annotated[
+        Assignment | None, typer.Option(help="Which tenant sends what the trace has no tenant for.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
+    speed: Annotated[float, typer.Option(help="How much faster than recorded.")] = 1.0,
+    limit: Annotated[int | None, typer.Option(help="Rows of the trace that are used.")] = None,
+    max_sessions: Annotated[int | None, typer.Option(help="Sessions that are used.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Steps of each session.")] = None,
+    closed_loop: Annotated[
+        int | None, typer.Option(help="Sessions each tenant keeps going, whatever was recorded.")
+    ] = None,
+    duration_secs: Annotated[
+        float | None, typer.Option(help="Begin nothing more after so many seconds.")
+    ] = None,
+    token_scale: Annotated[float, typer.Option(help="Factor on prompt and reply lengths.")] = 1.0,
+    output_scale: Annotated[
+        float | None, typer.Option(help="Factor on reply lengths alone.")
+    ] = None,
+    start_spread_secs: Annotated[
+        float | None, typer.Option(help="Trace time over which sessions begin.")
+    ] = None,
+    max_outstanding: Annotated[int, typer.Option(help="Requests under way at once.")] = 1000,
+    timeout_secs: Annotated[float, typer.Option(help="Longest silence of a response.")] = 600,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")
+    ] = False,
+) -> None:
+    """Replay a trace through a gateway and show who got what."""
+    import json
+
+    from rich.console import Console
+
+    from obleth import replay as playing
+
+    try:
+        options = playing.ReplayOptions(
+            trace=trace,
+            url=url,
+            tenants=tuple(playing.TenantKey.parse(one) for one in tenant),
+            model=model,
+            assign=assign,
+            seed=seed,
+            speed=speed,
+            limit=limit,
+            max_sessions=max_sessions,
+            max_steps=max_steps,
+            closed_loop=closed_loop,
+            duration_secs=duration_secs,
+            token_scale=token_scale,
+            output_scale=output_scale,
+            start_spread_secs=start_spread_secs,
+            max_outstanding=max_outstanding,
+            timeout_secs=timeout_secs,
+        )
+        report = playing.run(options, None if as_json else Console(stderr=True))
+    except playing.ReplayError as error:
+        raise Failed(str(error), error.exit_code) from None
+    if as_json:
+        print(json.dumps(report.as_json(), indent=2))
+    else:
+        Console().print(playing.render(report))
+    raise typer.Exit(report.exit_code)

@@ -24,7 +24,8 @@ def texts() -> Iterator[Path]:
         if top.name in NOT_OURS or (top.name.startswith(".") and top.name != ".ci"):
             continue
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if path.suffix in TEXT and path.is_file() and not NOT_OURS & set(path.relative_to(ROOT).parts):
+            inside = path.relative_to(ROOT)
+            if path.suffix in TEXT and path.is_file() and not NOT_OURS & set(inside.parts):
                 yield path
 
 
