@@ -96,7 +96,7 @@ class DataPlane:
         self.protocol = http_protocol(
             "httptools", write_timeout_secs=settings.client_write_timeout_secs
         )
-        self.operations: Any = operations.build(assess=self._readiness, metrics=metrics)
+        self.operations: Any = operations.build(assess=self.readiness, metrics=metrics)
 
     async def start(self) -> None:
         """Load policy and begin what runs in the background; works without a database, unready."""
@@ -131,7 +131,8 @@ class DataPlane:
         for pool in self.admission.core.pools:
             yield PoolFigures(pool.policy.model, pool.size, pool.running, pool.waiting, pool.held)
 
-    def _readiness(self) -> Readiness:
+    def readiness(self) -> Readiness:
+        """Whether requests should be sent here, and what stands in the way."""
         return assess(self.policy, mode=MODE, is_draining=self._is_draining)
 
     def _warn_of_a_low_ceiling(self) -> None:
@@ -169,4 +170,3 @@ def _gateway_options(settings: DataPlaneSettings) -> GatewayOptions:
         derives_sessions=settings.session_id_derivation,
         session_secret=pepper.encode() or secrets.token_bytes(32),
     )
-

@@ -50,6 +50,11 @@ class Service:
         self._grace_secs = grace_secs
         self._running: list[Plane] = []
 
+    @property
+    def listening(self) -> list[str]:
+        """Where, the drained listener first."""
+        return [str(listener.address) for listener in self._listeners]
+
     async def start(self) -> None:
         """Start everything; when something fails, stop what had started and raise."""
         try:
@@ -99,7 +104,7 @@ async def run(make: Callable[[], Service]) -> None:
     signal.install()
     service = make()
     await service.start()
-    log.info("ready")
+    log.info("ready", listening=service.listening)
     await signal.wait()
     await service.stop(signal)
     log.info("stopped")
