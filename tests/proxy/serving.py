@@ -191,7 +191,7 @@ class Line:
         head = {"host": "gateway", "content-type": "application/json", **(headers or {})}
         if key is not None:
             head["authorization"] = f"Bearer {key}"
-        if body or method == "POST":
+        if method == "POST" and "transfer-encoding" not in head:
             head.setdefault("content-length", str(len(body)))
         lines = [f"{method} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in head.items()), "", ""]
         await self.write("\r\n".join(lines).encode("latin-1") + body)
