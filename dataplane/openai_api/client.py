@@ -74,6 +74,8 @@ class Client:
         self.headers: Final[list[tuple[bytes, bytes]]] = list(scope["headers"])
         self.has_started = False
         """Whether the head of an answer has been sent."""
+        self.has_finished = False
+        """Whether all of it has."""
         self._receive: Final = receive
         self._send: Final = send
         self._body_timeout_secs: Final = body_timeout_secs
@@ -217,6 +219,7 @@ class Client:
         self._sending_since = self._loop.time()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         self._sending_since = None
+        self.has_finished = True
 
     async def respond(self, status: int, headers: HeaderList, body: bytes) -> None:
         """Send a whole answer."""
@@ -224,6 +227,7 @@ class Client:
         headers.append((b"content-length", b"%d" % len(body)))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        self.has_finished = True
 
     async def break_off(self, last_words: bytes = b"") -> None:
         """End an answer that is not whole so that the client can tell: by closing on it."""

@@ -159,9 +159,9 @@ class Gateway:
             with client.served():
                 await self._answer(client, story)
         except ClientLeft:
-            story.outcome = Outcome.CLIENT_LEFT
+            story.client_gone(Outcome.CLIENT_LEFT)
         except ClientStalled:
-            story.outcome = Outcome.CLIENT_STALLED
+            story.client_gone(Outcome.CLIENT_STALLED)
             client.abort()
         except Refusal as refusal:
             await self._refuse(client, story, refusal)
@@ -254,6 +254,8 @@ class Gateway:
 
     async def _refuse(self, client: Client, story: Story, refusal: Refusal) -> None:
         """Say a refusal: as an answer, or as the end of one that had begun well."""
+        if client.has_finished:
+            return  # what failed since then is ours alone
         story.refused(refusal)
         if client.has_started:
             meter = story.meter

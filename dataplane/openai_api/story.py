@@ -106,6 +106,11 @@ class Story:
         else:
             self.outcome = Outcome.BROKEN
 
+    def client_gone(self, outcome: Outcome) -> None:
+        """The client is not there any more; if it has its answer, that changes nothing."""
+        if self.outcome is not Outcome.ANSWERED:
+            self.outcome = outcome
+
     # What follows from it
 
     @property

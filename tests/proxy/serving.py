@@ -409,13 +409,15 @@ async def upstream(script: Callable[[Upstream, Peer], Awaitable[None]]) -> Async
         await asyncio.gather(*found.serving, return_exceptions=True)
 
 
-def answers(body: bytes, **kwargs: str) -> Callable[[Upstream, Peer], Awaitable[None]]:
+def answers(
+    body: bytes, status: str = "200 OK", **kwargs: str
+) -> Callable[[Upstream, Peer], Awaitable[None]]:
     """A script that gives every request the same answer."""
 
     async def script(_: Upstream, peer: Peer) -> None:
         while True:
             await peer.request()
-            await peer.answer(body, **kwargs)
+            await peer.answer(body, status, **kwargs)
 
     return script
 
