@@ -35,4 +35,28 @@ class Reject:
     """Seconds since it arrived."""
 
 
-Effect = Admit | Reject
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Ask the fleet for a slot; answered by `ClaimGranted` or `ClaimRefused`, whatever happens."""
+
+    request: int
+    pool: str
+    tenant: str
+    key: str
+    pool_size: int
+    ceiling: int
+    tenant_cap: int | None
+    key_cap: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A slot is free; where the fleet has it on its books, it is to be given back."""
+
+    request: int
+    pool: str
+    tenant: str
+    key: str
+
+
+Effect = Admit | Reject | Claim | Release

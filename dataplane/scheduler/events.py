@@ -4,6 +4,7 @@ each event."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from shared.policy import KeyPolicy
 
@@ -87,6 +88,52 @@ class CeilingChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class RegimeChanged:
+    """How limits hold over the fleet from now on."""
+
+    claims: bool
+    """Whether a slot must be claimed from the fleet before a request runs in it."""
+    divide_by: int = 1
+    """The number of replicas that each take an equal part of every limit, rounded up; at least 1.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGranted:
+    """The fleet has granted the slot claimed for a request."""
+
+    request: int
+
+
+class RefusedBy(StrEnum):
+    """The limit that stood against a claim."""
+
+    POOL = "pool"
+    CEILING = "ceiling"
+    TENANT = "tenant"
+    KEY = "key"
+    NOBODY = "nobody"
+    """No limit: the fleet did not answer, or the replica may not claim now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRefused:
+    """The fleet has refused the slot claimed for a request, which goes back to its place."""
+
+    request: int
+    by: RefusedBy
+    retry_at: float
+    """When whoever was refused may claim again if nothing is heard before."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsFreed:
+    """Another replica gave back a slot of this pool; None: one that counted against the ceiling."""
+
+    pool: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Woken:
     """Nothing but time has passed."""
 
@@ -100,5 +147,9 @@ Event = (
     | KeyChanged
     | KeyGone
     | CeilingChanged
+    | RegimeChanged
+    | ClaimGranted
+    | ClaimRefused
+    | SlotsFreed
     | Woken
 )

@@ -37,7 +37,9 @@ class Node:
     """One group, tenant or key as it stands in one pool."""
 
     __slots__ = (
+        "blocked",
         "cap",
+        "configured_cap",
         "entry",
         "held",
         "id",
@@ -55,7 +57,11 @@ class Node:
         self.name = name
         """Its place in name order; unique among its siblings."""
         self.weight = weight
+        self.configured_cap: int | None = None
         self.cap: int | None = None
+        """The most slots it may take up here: as configured, or this replica's part of it."""
+        self.blocked = False
+        """The fleet says it is at its cap; whether that still holds is asked again in a moment."""
         self.level = level
         """The siblings it stands among."""
         self.score = 0
@@ -78,7 +84,7 @@ class Node:
 
     @property
     def capped(self) -> bool:
-        return self.cap is not None and self.running + self.held >= self.cap
+        return self.blocked or (self.cap is not None and self.running + self.held >= self.cap)
 
     @property
     def served_tokens(self) -> int:
@@ -115,15 +121,20 @@ class Level(Generic[N]):
         """Those that contend, first to last. The level must not change meanwhile."""
         return (node for _, _, node in self.contenders)
 
-    def place(self, node: N, head: int | None) -> None:
-        """Put a node where its score and its next request say; None: it does not contend."""
+    def place(self, node: N, head: int | None, *, returns: bool = False) -> None:
+        """Put a node where its score and its next request say; None: it does not contend.
+
+        A node that contends anew is raised to the level of the others, unless it `returns` to the
+        place it was taken from a moment ago.
+        """
         if head is None:
             if node.entry is not None:
                 self.contenders.remove((*node.entry, node))
                 node.entry = None
         else:
             if node.entry is None:
-                node.score = max(node.score, self.virtual_time)
+                if not returns:
+                    node.score = max(node.score, self.virtual_time)
             elif node.entry == (node.score, head):
                 return
             else:
@@ -171,6 +182,8 @@ class Level(Generic[N]):
 
         The node keeps its score and is charged by its new weight from now on.
         """
+        if (name, weight) == (node.name, node.weight):
+            return
         if node.has_work:
             self.shares.remove(node.weight, node.name)
             self.shares.add(weight, name)

@@ -1,16 +1,28 @@
 """The scheduler: events and the time in, effects out. `handle` is the one door; nothing else
-changes anything."""
+changes anything.
+
+Where a fleet shares its slots, a request that is next is not admitted but *claims*: it leaves its
+queue, takes up a slot and is charged, as if it ran, until the fleet has answered. A grant admits
+it. A refusal puts it back where it was, as if nothing had happened, and whoever was refused (the
+pool, everybody under the ceiling, the tenant, the key) claims nothing more until a slot is said to
+be free, one of the replica's own is freed, or a moment has passed.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import Final
 
-from dataplane.scheduler.effects import Admit, Effect, Reject, RejectReason
+from dataplane.scheduler.books import Books
+from dataplane.scheduler.effects import Admit, Claim, Effect, Reject, RejectReason, Release
 from dataplane.scheduler.events import (
     Arrived,
     CeilingChanged,
+    ClaimGranted,
+    ClaimRefused,
     Event,
     Finished,
     KeyChanged,
@@ -18,50 +30,70 @@ from dataplane.scheduler.events import (
     Left,
     PoolChanged,
     PoolGone,
-    PoolPolicy,
+    RefusedBy,
+    RegimeChanged,
+    SlotsFreed,
     Woken,
 )
 from dataplane.scheduler.fairness import Node
+from dataplane.scheduler.limits import part
 from dataplane.scheduler.order import Order
-from dataplane.scheduler.state import Group, Key, Pool, Slot, Tenant, Waiter
-from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy, effective_weight
+from dataplane.scheduler.state import Key, Pool, Slot, Waiter
+from shared.policy import KeyPolicy
 
 
 class Scheduler:
     """Every pool, queue and count of one replica.
 
     `ceiling` is the limit over all pools, `timeout` how long a request waits at most, `pool_idle`
-    after how long an unused pool is dropped; both in seconds.
+    after how long an unused pool is dropped; both in seconds. With `has_fleet` every slot that is
+    freed is said to be, so that it can be taken off the fleet's books.
     """
 
-    def __init__(self, order: Order, *, ceiling: int, timeout: float, pool_idle: float) -> None:
+    def __init__(
+        self,
+        order: Order,
+        *,
+        ceiling: int,
+        timeout: float,
+        pool_idle: float,
+        has_fleet: bool = False,
+    ) -> None:
         self._order: Final = order
-        self._ceiling = ceiling
+        self._books: Final = Books(order)
+        self._configured_ceiling = ceiling
         self._timeout: Final = timeout
         self._pool_idle: Final = pool_idle
-        self._pools: dict[str, Pool] = {}
-        self._occupied = 0
+        self._has_fleet: Final = has_fleet
+        self._claims = False
         self._waiting: OrderedDict[int, Waiter] = OrderedDict()
         """Everyone who waits, oldest first. All may wait equally long, so the first times out
-        first."""
+        first. Who claims still waits."""
         self._slots: dict[int, Slot] = {}
-        self._ready: OrderedDict[str, Pool] = OrderedDict()
-        """Pools with a slot and a waiter for it, in the order of their turns. Empty after each
-        event, unless the ceiling binds."""
-        self._idle: OrderedDict[str, float] = OrderedDict()
-        """When each unused pool was last used, longest ago first."""
+        """Every slot taken up, claimed ones included."""
+        self._is_blocked = False
+        """The fleet is at its ceiling, or cannot be asked: nobody claims for a moment."""
+        self._retries: list[tuple[float, int, Pool | None, Node | None]] = []
+        """When whom the fleet refused may claim again: a pool's node, a pool, or everybody."""
+        self._ticks: Final = itertools.count()
+        self._arriving: Waiter | None = None
         self._effects: list[Effect] = []
 
     # Reading
 
     @property
     def ceiling(self) -> int:
-        return self._ceiling
+        """The limit over all pools, as enforced here now."""
+        return part(self._configured_ceiling, self._books.divide_by)
+
+    @property
+    def configured_ceiling(self) -> int:
+        return self._configured_ceiling
 
     @property
     def in_flight(self) -> int:
-        """Slots occupied over all pools."""
-        return self._occupied
+        """Slots taken up over all pools."""
+        return self._books.occupied
 
     @property
     def queued(self) -> int:
@@ -71,15 +103,21 @@ class Scheduler:
     @property
     def pools(self) -> Iterable[Pool]:
         """For reading only."""
-        return self._pools.values()
+        return self._books.pools.values()
+
+    def running(self) -> Iterable[Release]:
+        """Every request that runs, as its slot will be given back."""
+        return (_release(n, slot) for n, slot in self._slots.items() if slot.claimed_by is None)
 
     def wake_at(self) -> float | None:
         """When `Woken` is due if nothing else happens before; None: never."""
         times = []
         if self._waiting:
             times.append(next(iter(self._waiting.values())).arrived_at + self._timeout)
-        if self._idle:
-            times.append(next(iter(self._idle.values())) + self._pool_idle)
+        if self._books.idle:
+            times.append(next(iter(self._books.idle.values())) + self._pool_idle)
+        if self._retries:
+            times.append(self._retries[0][0])
         return min(times, default=None)
 
     # The one door
@@ -87,7 +125,8 @@ class Scheduler:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take in one event; the effects are to be carried out in order. `now` never goes back."""
         self._effects = []
-        self._expire(now)
+        self._arriving = None
+        self._pass_time(now)
         match event:
             case Finished(request):
                 self._free(request, now, undo=False)
@@ -98,52 +137,67 @@ class Scheduler:
                     self._withdraw(self._waiting[request], now)
                 else:
                     self._free(request, now, undo=True)
+            case ClaimGranted(request):
+                self._granted(request, now)
+            case ClaimRefused():
+                self._refused(event, now)
+            case SlotsFreed(pool):
+                self._slots_freed(pool)
             case PoolChanged(policy):
-                self._pool_changed(policy)
+                if policy.id in self._books.pools:
+                    self._books.pool(policy)
             case PoolGone(id):
                 self._pool_gone(id, now)
             case KeyChanged(policy):
                 self._key_changed(policy)
             case KeyGone(id):
-                self._key_gone(id, now)
+                self._reject_all((w for w in self._waiting.values() if w.key.id == id), now)
             case CeilingChanged(ceiling):
-                self._ceiling = ceiling
+                self._configured_ceiling = ceiling
+            case RegimeChanged():
+                self._regime_changed(event)
             case Woken():
-                self._drop_idle_pools(now)
+                pass
         self._serve(now)
         return self._effects
 
-    # Events
+    # Arriving and leaving
 
     def _arrived(self, event: Arrived, now: float) -> None:
-        pool = self._pool(event.pool)
-        self._idle.pop(pool.policy.id, None)
-        key = self._key(pool, event.key)
-        tenant = key.tenant
+        books = self._books
+        pool = books.pool(event.pool)
+        books.idle.pop(pool.policy.id, None)
+        key = books.key(pool, event.key)
         if (
-            not pool.groups.contenders
+            not self._claims
+            and not pool.groups.contenders
             and pool.running + pool.held < pool.size
-            and self._occupied < self._ceiling
+            and books.occupied < self.ceiling
             and not key.capped
-            and not tenant.capped
+            and not key.tenant.capped
         ):
-            self._count(pool, key, running=1)
+            books.count(pool, key, running=1)
             self._occupy(event.request, pool, key, event.tokens)
             self._effects.append(Admit(event.request, fast=True, waited=0.0))
             return
-        waiter = Waiter(event, now, pool, key)
+        self._arriving = waiter = Waiter(event, now, pool, key)
         self._waiting[event.request] = key.queue[event.request] = waiter
-        self._count(pool, key, waiting=1)
-        self._place(pool, key)
+        books.count(pool, key, waiting=1)
+        books.place(pool, key)
 
     def _withdraw(self, waiter: Waiter, now: float) -> None:
-        """Take a request out of its queue, uncharged."""
-        pool, key = waiter.pool, waiter.key
+        """A request waits no longer, and is not charged."""
         del self._waiting[waiter.request]
-        del key.queue[waiter.request]
-        self._place(pool, key)
-        self._count(pool, key, waiting=-1)
-        self._rest(pool, now)
+        slot = self._slots.get(waiter.request)
+        if slot is not None:
+            slot.is_abandoned = True
+            _refund(slot)
+            self._books.place(slot.pool, slot.key)
+            return
+        del waiter.key.queue[waiter.request]
+        self._books.place(waiter.pool, waiter.key)
+        self._books.count(waiter.pool, waiter.key, waiting=-1)
+        self._books.rest(waiter.pool, now)
 
     def _reject(self, waiter: Waiter, reason: RejectReason, now: float) -> None:
         self._withdraw(waiter, now)
@@ -154,214 +208,207 @@ class Scheduler:
         slot = self._slots.pop(request, None)
         if slot is None:
             return
-        pool, key = slot.pool, slot.key
         if undo:
-            for node, amount in slot.charged:
-                node.level.refund(node, amount)
-        self._occupied -= 1
-        self._count(pool, key, running=-1)
-        self._place(pool, key)
-        self._rest(pool, now)
+            _refund(slot)
+        if self._has_fleet:
+            self._effects.append(_release(request, slot))
+            self._unblock_all(slot)
+        self._vacate(slot, now)
 
-    def _pool_changed(self, policy: PoolPolicy) -> None:
-        if policy.id in self._pools:
-            self._pool(policy)
+    def _vacate(self, slot: Slot, now: float) -> None:
+        self._books.count(slot.pool, slot.key, running=-1)
+        self._books.place(slot.pool, slot.key)
+        self._books.rest(slot.pool, now)
 
-    def _pool_gone(self, id: str, now: float) -> None:
-        pool = self._pools.get(id)
-        if pool is None:
-            return
-        pool.gone = True
-        for waiter in [each for each in self._waiting.values() if each.pool is pool]:
-            self._reject(waiter, RejectReason.MODEL_GONE, now)
-        self._rest(pool, now)
-
-    def _key_changed(self, policy: KeyPolicy) -> None:
-        for pool in self._pools.values():
-            if policy.tenant.id in pool.tenants:
-                key = self._key(pool, policy)
-                self._place(pool, key)
-                if not key.has_work and not key.resting:
-                    del key.level.nodes[key.id]
-
-    def _key_gone(self, id: str, now: float) -> None:
-        for waiter in [each for each in self._waiting.values() if each.key.id == id]:
-            self._reject(waiter, RejectReason.KEY_GONE, now)
-
-    def _expire(self, now: float) -> None:
+    def _pass_time(self, now: float) -> None:
+        """Everything that is due by now."""
         while self._waiting:
             waiter = next(iter(self._waiting.values()))
             if now < waiter.arrived_at + self._timeout:
-                return
+                break
             self._reject(waiter, RejectReason.TIMED_OUT, now)
+        while self._retries and self._retries[0][0] <= now:
+            _, _, pool, node = heappop(self._retries)
+            self._unblock(pool, node)
+        self._books.drop_idle(now, self._pool_idle)
 
-    def _drop_idle_pools(self, now: float) -> None:
-        while self._idle:
-            id, since = next(iter(self._idle.items()))
-            if now < since + self._pool_idle:
-                return
-            del self._idle[id], self._pools[id]
+    # Policy
+
+    def _pool_gone(self, id: str, now: float) -> None:
+        pool = self._books.pools.get(id)
+        if pool is not None:
+            pool.gone = True
+            waiters = (each for each in self._waiting.values() if each.pool is pool)
+            self._reject_all(waiters, now, RejectReason.MODEL_GONE)
+            self._books.rest(pool, now)
+
+    def _reject_all(
+        self,
+        waiters: Iterable[Waiter],
+        now: float,
+        reason: RejectReason = RejectReason.KEY_GONE,
+    ) -> None:
+        for waiter in list(waiters):
+            self._reject(waiter, reason, now)
+
+    def _key_changed(self, policy: KeyPolicy) -> None:
+        for pool in self._books.pools.values():
+            if policy.tenant.id in pool.tenants:
+                key = self._books.key(pool, policy)
+                self._books.place(pool, key)
+                if not key.has_work and not key.resting:
+                    del key.level.nodes[key.id]
+
+    def _regime_changed(self, event: RegimeChanged) -> None:
+        self._claims = event.claims
+        self._retries.clear()
+        self._is_blocked = False
+        for pool in self._books.pools.values():
+            pool.was_refused = False
+            self._unblock_pool(pool)
+        self._books.divide(event.divide_by)
 
     # Serving
 
     def _serve(self, now: float) -> None:
         """Give out slots until none is free or nobody can go: one a pool, then the next pool's
         turn."""
-        while self._ready and self._occupied < self._ceiling:
-            _, pool = self._ready.popitem(last=False)
-            left = self._ceiling - self._occupied
+        ready = self._books.ready
+        while ready and self._books.occupied < self.ceiling and not self._is_blocked:
+            _, pool = ready.popitem(last=False)
+            left = self.ceiling - self._books.occupied
             slots = max(1, min(pool.size, pool.occupied + left))
             tenant = self._order.next(pool.groups, slots)
             assert tenant is not None, "a ready pool has someone who can go"
             key = tenant.keys.first()
             assert key is not None, "a tenant that contends has a key that does"
-            self._admit_head(key, now)
+            waiter = key.head()
+            assert waiter is not None, "a key that contends has a request"
+            del key.queue[waiter.request]
+            self._books.count(pool, key, waiting=-1, running=1)
+            if self._claims:
+                self._claim(waiter)
+            else:
+                self._occupy(waiter.request, pool, key, waiter.tokens)
+                self._admit(waiter, now)
 
-    def _admit_head(self, key: Key, now: float) -> None:
-        waiter = key.head()
-        assert waiter is not None, "a key that contends has a request"
-        del self._waiting[waiter.request]
-        del key.queue[waiter.request]
-        pool = waiter.pool
-        self._count(pool, key, waiting=-1, running=1)
-        self._occupy(waiter.request, pool, key, waiter.tokens)
-        self._effects.append(Admit(waiter.request, fast=False, waited=now - waiter.arrived_at))
-
-    def _occupy(self, request: int, pool: Pool, key: Key, tokens: int) -> None:
+    def _occupy(
+        self, request: int, pool: Pool, key: Key, tokens: int, claimed_by: Waiter | None = None
+    ) -> None:
         tenant, group = key.tenant, key.tenant.group
         # A request that uses no tokens counts for one: whoever is admitted moves back a place.
         tokens = max(1, tokens)
         charged = tuple((node, node.level.charge(node, tokens)) for node in (group, tenant, key))
-        self._slots[request] = Slot(pool, key, tokens, charged)
-        self._occupied += 1
-        self._place(pool, key)
+        self._slots[request] = Slot(pool, key, tokens, charged, claimed_by)
+        self._books.place(pool, key)
 
-    # Keeping the books
+    def _admit(self, waiter: Waiter, now: float) -> None:
+        del self._waiting[waiter.request]
+        waited = now - waiter.arrived_at
+        self._effects.append(Admit(waiter.request, fast=waiter.at_once, waited=waited))
 
-    def _count(self, pool: Pool, key: Key, *, waiting: int = 0, running: int = 0) -> None:
-        tenant, group = key.tenant, key.tenant.group
-        for node in (key, tenant, group):
-            had_work = node.has_work
-            node.waiting += waiting
-            node.running += running
-            assert node.waiting >= 0, "a count never goes below zero"
-            assert node.running >= 0, "a count never goes below zero"
-            if node.has_work == had_work:
-                continue
-            if had_work:
-                node.level.end_work(node)
-            else:
-                node.level.begin_work(node)
-        pool.waiting += waiting
-        pool.running += running
-        if tenant.has_work:
-            pool.tenants[tenant.id] = tenant
-        else:
-            pool.tenants.pop(tenant.id, None)
+    # Claiming
 
-    def _place(self, pool: Pool, key: Key) -> None:
-        """Put a key, its tenant and its group where they stand after a change, and the pool among
-        those ready."""
-        tenant, group = key.tenant, key.tenant.group
-        waiter = None if key.capped else key.head()
-        key.level.place(key, None if waiter is None else waiter.request)
-        tenant.level.place(tenant, None if tenant.capped else tenant.keys.head())
-        group.level.place(group, group.tenants.head())
-        self._refresh_ready(pool)
+    def _claim(self, waiter: Waiter) -> None:
+        pool, key = waiter.pool, waiter.key
+        waiter.at_once = waiter is self._arriving
+        pool.claiming += 1
+        self._occupy(waiter.request, pool, key, waiter.tokens, claimed_by=waiter)
+        self._effects.append(
+            Claim(
+                waiter.request,
+                pool.policy.id,
+                key.tenant.id,
+                key.id,
+                pool_size=pool.policy.size,
+                ceiling=self._configured_ceiling,
+                tenant_cap=key.tenant.configured_cap,
+                key_cap=key.configured_cap,
+            )
+        )
 
-    def _rest(self, pool: Pool, now: float) -> None:
-        """A pool that has nothing left to do forgets its counters; one that is gone is dropped."""
-        if pool.has_work:
+    def _granted(self, request: int, now: float) -> None:
+        slot = self._slots[request]
+        assert slot.claimed_by is not None, "a claim is answered once"
+        slot.pool.claiming -= 1
+        if slot.is_abandoned:
+            self._free(request, now, undo=False)
             return
-        pool.forget()
-        if pool.gone:
-            self._idle.pop(pool.policy.id, None)
-            self._pools.pop(pool.policy.id, None)
+        self._admit(slot.claimed_by, now)
+        slot.claimed_by = None
+        if not slot.pool.waiting:
+            slot.pool.was_refused = False
+        self._books.refresh(slot.pool)
+
+    def _refused(self, event: ClaimRefused, now: float) -> None:
+        slot = self._slots.pop(event.request)
+        waiter, pool, key = slot.claimed_by, slot.pool, slot.key
+        assert waiter is not None, "a claim is answered once"
+        pool.claiming -= 1
+        if slot.is_abandoned:
+            self._vacate(slot, now)
         else:
-            self._idle[pool.policy.id] = now
-            self._idle.move_to_end(pool.policy.id)
+            waiter.at_once = False
+            for node, amount in slot.charged:
+                node.score -= amount
+            key.take_back(waiter)
+            self._books.count(pool, key, waiting=1, running=-1)
+            self._books.place(pool, key, returns=True)
+        if self._claims:
+            self._block(slot, event)
 
-    def _pool(self, policy: PoolPolicy) -> Pool:
-        pool = self._pools.get(policy.id)
+    def _block(self, slot: Slot, event: ClaimRefused) -> None:
+        """Whoever was refused claims nothing more for now."""
+        pool = slot.pool
+        pool.was_refused = True
+        whose: tuple[Pool | None, Node | None] = (pool, None)
+        match event.by:
+            case RefusedBy.POOL:
+                pool.blocked = True
+            case RefusedBy.TENANT | RefusedBy.KEY:
+                node = slot.key.tenant if event.by is RefusedBy.TENANT else slot.key
+                node.blocked = True
+                pool.blocked_nodes[node] = slot.key
+                self._books.place(pool, slot.key)
+                whose = (pool, node)
+            case RefusedBy.CEILING | RefusedBy.NOBODY:
+                self._is_blocked = True
+                whose = (None, None)
+        heappush(self._retries, (event.retry_at, next(self._ticks), *whose))
+        self._books.refresh(pool)
+
+    def _slots_freed(self, id: str | None) -> None:
+        pool = None if id is None else self._books.pools.get(id)
+        if id is None:
+            self._is_blocked = False
+        elif pool is not None:
+            self._unblock_pool(pool)
+
+    def _unblock(self, pool: Pool | None, node: Node | None) -> None:
         if pool is None:
-            pool = self._pools[policy.id] = Pool(policy, policy.size)
-            return pool
-        pool.gone = False
-        if pool.policy != policy:
-            rescale = pool.policy.admission_weight != policy.admission_weight
-            pool.policy, pool.size = policy, policy.size
-            if rescale:
-                for tenant in pool.tenants.values():
-                    self._reweigh_tenant(pool, tenant, tenant.name, tenant.own_weight)
-            self._refresh_ready(pool)
-        return pool
+            self._is_blocked = False
+        elif node is None:
+            pool.blocked = False
+            self._books.refresh(pool)
+        elif node in pool.blocked_nodes:
+            node.blocked = False
+            self._books.place(pool, pool.blocked_nodes.pop(node))
 
-    def _key(self, pool: Pool, policy: KeyPolicy) -> Key:
-        """The key's node, its tenant's and its group's, made where they are missing and brought up
-        to date."""
-        group = self._group(pool, self._order.group_of(policy.tenant))
-        tenant = self._tenant(pool, group, policy.tenant)
-        key = tenant.keys.nodes.get(policy.id)
-        name = f"{policy.name}\0{policy.id}"
-        if key is None:
-            key = Key(policy.id, name, policy.weight, tenant)
-            tenant.keys.nodes[policy.id] = key
-        elif key.weight != policy.weight or key.name != name:
-            key.level.rename(key, name, policy.weight)
-        key.cap = policy.max_in_flight
-        return key
+    def _unblock_pool(self, pool: Pool) -> None:
+        for node in list(pool.blocked_nodes):
+            self._unblock(pool, node)
+        self._unblock(pool, None)
 
-    def _group(self, pool: Pool, policy: GroupPolicy) -> Group:
-        group = pool.groups.nodes.get(policy.name)
-        if group is None:
-            group = Group(policy.name, policy.weight, pool.groups)
-            pool.groups.nodes[policy.name] = group
-        elif group.weight != policy.weight:
-            group.level.rename(group, group.name, policy.weight)
-        return group
+    def _unblock_all(self, slot: Slot) -> None:
+        """A slot of the replica's own is free: whoever it stood against may ask again."""
+        self._is_blocked = False
+        self._unblock_pool(slot.pool)
 
-    def _tenant(self, pool: Pool, group: Group, policy: TenantPolicy) -> Tenant:
-        tenant = pool.tenants.get(policy.id)
-        if tenant is None:
-            tenant = group.tenants.nodes.get(policy.id)
-        if tenant is None:
-            tenant = Tenant(policy.id, policy.name, group)
-            group.tenants.nodes[policy.id] = tenant
-        elif tenant.group is not group:
-            self._move(tenant, group)
-        self._reweigh_tenant(pool, tenant, f"{policy.name}\0{policy.id}", policy.weight)
-        tenant.cap = policy.max_in_flight
-        return tenant
 
-    def _reweigh_tenant(self, pool: Pool, tenant: Tenant, name: str, own_weight: int) -> None:
-        weight = effective_weight(own_weight, pool.policy.admission_weight)
-        tenant.own_weight = own_weight
-        if tenant.weight != weight or tenant.name != name:
-            tenant.level.rename(tenant, name, weight)
+def _refund(slot: Slot) -> None:
+    for node, amount in slot.charged:
+        node.level.refund(node, amount)
 
-    def _move(self, tenant: Tenant, group: Group) -> None:
-        """A tenant changes groups with all it runs and all that waits."""
-        old = tenant.group
-        old.tenants.take_out(tenant)
-        group.tenants.take_in(tenant)
-        tenant.group = group
-        self._transfer(old, tenant, -1)
-        self._transfer(group, tenant, 1)
-        old.level.place(old, old.tenants.head())
 
-    @staticmethod
-    def _transfer(group: Group, tenant: Node, sign: int) -> None:
-        had_work = group.has_work
-        group.running += sign * tenant.running
-        group.held += sign * tenant.held
-        group.waiting += sign * tenant.waiting
-        if group.has_work and not had_work:
-            group.level.begin_work(group)
-        elif had_work and not group.has_work:
-            group.level.end_work(group)
-
-    def _refresh_ready(self, pool: Pool) -> None:
-        if not pool.ready:
-            self._ready.pop(pool.policy.id, None)
-        elif pool.policy.id not in self._ready:
-            self._ready[pool.policy.id] = pool
+def _release(request: int, slot: Slot) -> Release:
+    return Release(request, slot.pool.policy.id, slot.key.tenant.id, slot.key.id)

@@ -7,41 +7,57 @@ from typing import Final
 
 from dataplane.scheduler.events import Arrived, PoolPolicy
 from dataplane.scheduler.fairness import Level, Node
+from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy
+
+
+def order_name(policy: TenantPolicy | KeyPolicy) -> str:
+    """Where a tenant or key comes in name order; names may repeat, ids do not."""
+    return f"{policy.name}\0{policy.id}"
 
 
 class Group(Node):
     """A group in one pool; its tenants share its part."""
 
-    __slots__ = ("tenants",)
+    __slots__ = ("policy", "tenants")
 
-    def __init__(self, name: str, weight: int, level: Level[Group]) -> None:
-        super().__init__(name, name, weight, level)
+    def __init__(self, policy: GroupPolicy, level: Level[Group]) -> None:
+        super().__init__(policy.name, policy.name, policy.weight, level)
+        self.policy = policy
         self.tenants: Level[Tenant] = Level()
 
 
 class Tenant(Node):
     """A tenant in one pool. It may move from one group to another while it has work."""
 
-    __slots__ = ("group", "keys", "own_weight")
+    __slots__ = ("group", "keys", "policy")
 
-    def __init__(self, id: str, name: str, group: Group) -> None:
-        super().__init__(id, name, 1, group.tenants)
+    def __init__(self, policy: TenantPolicy, group: Group) -> None:
+        super().__init__(policy.id, order_name(policy), policy.weight, group.tenants)
+        self.policy = policy
         self.group = group
-        self.own_weight = 1
-        """Its weight before the model's admission weight scales it."""
         self.keys: Level[Key] = Level()
 
 
 class Key(Node):
     """A key in one pool, with the queue of its requests."""
 
-    __slots__ = ("queue", "tenant")
+    __slots__ = ("policy", "queue", "tenant")
 
-    def __init__(self, id: str, name: str, weight: int, tenant: Tenant) -> None:
-        super().__init__(id, name, weight, tenant.keys)
+    def __init__(self, policy: KeyPolicy, tenant: Tenant) -> None:
+        super().__init__(policy.id, order_name(policy), policy.weight, tenant.keys)
+        self.policy = policy
         self.tenant = tenant
         self.queue: OrderedDict[int, Waiter] = OrderedDict()
         """First in, first out; whoever leaves is taken out of the middle."""
+
+    def take_back(self, waiter: Waiter) -> None:
+        """A request that was taken for a slot it did not get goes back to its place."""
+        older = []
+        while self.queue and next(iter(self.queue)) < waiter.request:
+            older.append(self.queue.popitem(last=False)[1])
+        for each in (waiter, *reversed(older)):
+            self.queue[each.request] = each
+            self.queue.move_to_end(each.request, last=False)
 
     def head(self) -> Waiter | None:
         """The request of this key that goes next."""
@@ -51,7 +67,7 @@ class Key(Node):
 class Waiter:
     """A request that is not admitted yet."""
 
-    __slots__ = ("arrived_at", "key", "pool", "request", "tokens")
+    __slots__ = ("arrived_at", "at_once", "key", "pool", "request", "tokens")
 
     def __init__(self, event: Arrived, now: float, pool: Pool, key: Key) -> None:
         self.request: Final = event.request
@@ -59,15 +75,22 @@ class Waiter:
         self.arrived_at: Final = now
         self.pool: Final = pool
         self.key: Final = key
+        self.at_once = False
+        """Whether its slot was claimed as it arrived and has not been refused yet."""
 
 
 class Slot:
     """A place in a pool that a request runs in, with what it was charged for it."""
 
-    __slots__ = ("charged", "key", "pool", "tokens")
+    __slots__ = ("charged", "claimed_by", "is_abandoned", "key", "pool", "tokens")
 
     def __init__(
-        self, pool: Pool, key: Key, tokens: int, charged: tuple[tuple[Node, int], ...]
+        self,
+        pool: Pool,
+        key: Key,
+        tokens: int,
+        charged: tuple[tuple[Node, int], ...],
+        claimed_by: Waiter | None = None,
     ) -> None:
         self.pool: Final = pool
         self.key: Final = key
@@ -75,12 +98,19 @@ class Slot:
         """The estimate, kept until the end."""
         self.charged: Final = charged
         """The nodes whose scores were raised for it, and by how much."""
+        self.claimed_by = claimed_by
+        """The waiter it is claimed for, until the fleet has answered; None once it runs."""
+        self.is_abandoned = False
+        """The waiter it is claimed for is gone: if it is granted it goes straight back."""
 
 
 class Pool:
     """The slots of one model, and everyone who uses or wants one."""
 
     __slots__ = (
+        "blocked",
+        "blocked_nodes",
+        "claiming",
         "gone",
         "groups",
         "held",
@@ -89,6 +119,7 @@ class Pool:
         "size",
         "tenants",
         "waiting",
+        "was_refused",
     )
 
     def __init__(self, policy: PoolPolicy, size: int) -> None:
@@ -98,6 +129,15 @@ class Pool:
         self.running = 0
         self.held = 0
         self.waiting = 0
+        self.claiming = 0
+        """Slots claimed and not answered yet; they count as running until they are."""
+        self.blocked = False
+        """The fleet says the pool is full; whether that still holds is asked again in a moment."""
+        self.blocked_nodes: dict[Node, Key] = {}
+        """Tenants and keys that the fleet says are at their caps, each with a key to place it by.
+        """
+        self.was_refused = False
+        """A claim was refused since its queue was last empty: claims go one at a time."""
         self.gone = False
         """Its model is deleted or disabled: it is dropped when its last request ends."""
         self.groups: Level[Group] = Level()
@@ -115,7 +155,12 @@ class Pool:
     @property
     def ready(self) -> bool:
         """Whether a waiter could go here, as far as the pool is concerned."""
-        return self.running + self.held < self.size and bool(self.groups.contenders)
+        return (
+            self.running + self.held < self.size
+            and bool(self.groups.contenders)
+            and not self.blocked
+            and not (self.was_refused and self.claiming)
+        )
 
     def forget(self) -> None:
         """An idle pool starts afresh: no counters, no virtual time."""

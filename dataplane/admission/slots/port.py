@@ -62,7 +62,12 @@ class Heard:
     repaired: int
     """Holdings of this replica that were missing from the books, or on them without being held."""
     asserted: tuple[str, ...] = ()
-    """The live replicas whose holdings are on the books (they have asserted them at least once)."""
+    """The live replicas whose holdings are on the books, all of them and at any moment: each takes
+    slots by claims only, and asserted what it had when it began to. A replica that is alone is
+    never among them, nor one that keeps its books elsewhere."""
+    lapsed: bool = False
+    """Until this call the books did not know this replica as live: it is new, it had been silent
+    for longer than its time to live, or the books were lost."""
 
 
 class SlotsUnavailable(Exception):
@@ -77,15 +82,21 @@ class Slots(Protocol):
     ) -> Sequence[Answer]:
         """Release, then claim, in one round trip; an answer for each claim, in order.
 
-        Raises `SlotsUnavailable`; then any part may have been done or not.
+        Raises `SlotsUnavailable`; then any part may have been done or not, and the next heartbeat
+        puts right what was: it takes back claims that nobody holds, and releases what is not held
+        any more. The same goes for a call that is cancelled. So a caller whose own task may be
+        cancelled shields the call and looks at the answers in the task that made it; a claim that
+        is granted to nobody is released like any other.
         """
         ...
 
-    async def heartbeat(self, holdings: Sequence[Holding]) -> Heard:
+    async def heartbeat(self, holdings: Sequence[Holding], *, complete: bool = True) -> Heard:
         """Say that this replica lives and what it holds; take back what the dead held.
 
         Whatever the books have for this replica and `holdings` does not name is released, except
-        claims made since the last call began. Raises `SlotsUnavailable`.
+        claims made since the last call began. `complete` says that from the moment `holdings` was
+        read on, nothing is admitted here without a claim; only then does this replica count as
+        asserted, and only then may it claim. One call at a time. Raises `SlotsUnavailable`.
         """
         ...
 

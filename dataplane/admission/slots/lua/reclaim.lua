@@ -1,0 +1,41 @@
+-- Purpose: take back slots whose lease has lapsed: those of replicas that are gone.
+-- KEYS:    1 roster; then any of the sets all, pool, tenant, key.
+-- ARGV:    1 the longest lease anyone may have in ms.
+-- Returns: for each set how many slots were taken out of it.
+-- Safe to repeat? Yes. Two replicas may do it at once, and one that comes back asserts again what it
+--          still runs.
+-- A clock set back leaves leases that would last for hours: they are cut to the longest allowed, at
+-- most 1,000 a set and call. A key of another type is deleted, and every replica counts as not
+-- asserted until it has asserted again.
+
+local MOST = 1000
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function unassert_all()
+  local roster = redis.call('HGETALL', KEYS[1])
+  for at = 1, #roster, 2 do
+    redis.call('HSET', KEYS[1], roster[at], (string.gsub(roster[at + 1], '%d$', '0')))
+  end
+end
+
+local latest = whole(now + tonumber(ARGV[1]))
+local removed = {}
+for at = 2, #KEYS do
+  local set = KEYS[at]
+  local kind = redis.call('TYPE', set).ok
+  if kind ~= 'none' and kind ~= 'zset' then
+    redis.call('DEL', set)
+    unassert_all()
+  end
+  removed[at - 1] = redis.call('ZREMRANGEBYSCORE', set, '-inf', whole(now))
+  local overlong = redis.call('ZRANGEBYSCORE', set, '(' .. latest, '+inf', 'LIMIT', 0, MOST)
+  for _, id in ipairs(overlong) do
+    redis.call('ZADD', set, 'XX', latest, id)
+  end
+end
+return removed

@@ -1,0 +1,116 @@
+"""The scripts that keep the books, and how they are run.
+
+Each file in `lua/` is one atomic operation. Its header is its contract, and a script without one
+does not load. Redis may forget its scripts at any time (a restart, a failover, SCRIPT FLUSH); a
+call it does not know is sent again with its text, within the same deadline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final, Protocol
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, ResponseError
+
+from dataplane.admission.slots.port import SlotsUnavailable
+from shared.redis import Command, RedisUnavailable, round_trip
+
+HEADINGS: Final = ("Purpose:", "KEYS:", "ARGV:", "Returns:", "Safe to repeat?")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCall:
+    """One script, to be run with these keys and arguments."""
+
+    script: str
+    keys: tuple[str, ...]
+    args: tuple[str, ...]
+
+
+class ScriptRunner(Protocol):
+    """Whatever carries out script calls."""
+
+    async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """Carry out calls in order and together, though not as one; their answers.
+
+        Raises `SlotsUnavailable`; then any of them may have been carried out, or may yet be.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    name: str
+    text: str
+    sha: str
+
+
+class MalformedScript(Exception):
+    """A script's header does not say what it must."""
+
+
+def parse(name: str, text: str) -> Script:
+    """A script from its text. Raises `MalformedScript`."""
+    header = re.match(r"(?:--[^\n]*\n)*", text)
+    said = header.group() if header else ""
+    at = 0
+    for heading in HEADINGS:
+        at = said.find(f"-- {heading}", at)
+        if at < 0:
+            raise MalformedScript(f"{name}.lua: its header has no {heading!r} where it belongs")
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def load() -> Mapping[str, Script]:
+    """Every script by its name. Raises `MalformedScript`."""
+    folder = resources.files("dataplane.admission.slots").joinpath("lua")
+    scripts = {}
+    for file in folder.iterdir():
+        name, dot, ending = file.name.rpartition(".")
+        if dot and ending == "lua":
+            scripts[name] = parse(name, file.read_text(encoding="utf-8"))
+    return scripts
+
+
+class RedisScripts:
+    """Runs scripts on a Redis server. `secs` is how long one `run` may take."""
+
+    def __init__(self, redis: Redis, *, secs: float) -> None:
+        self._redis: Final = redis
+        self._secs: Final = secs
+        self._scripts: Final = load()
+
+    async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """See `ScriptRunner`."""
+        try:
+            return await self._run(calls)
+        except RedisUnavailable as error:
+            raise SlotsUnavailable(str(error)) from error
+
+    async def _run(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        if not calls:
+            return []
+        replies = await self._send(calls, "EVALSHA")
+        unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            # What ran stays; only what Redis did not know is sent again, once.
+            again = await self._send([calls[at] for at in unknown], "EVAL")
+            for at, reply in zip(unknown, again, strict=True):
+                replies[at] = reply
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, ResponseError):
+                raise SlotsUnavailable(f"{call.script}: {reply}") from reply
+        return replies
+
+    async def _send(self, calls: Sequence[ScriptCall], command: str) -> list[Any]:
+        commands: list[Command] = []
+        for call in calls:
+            script = self._scripts[call.script]
+            source = script.sha if command == "EVALSHA" else script.text
+            commands.append((command, source, len(call.keys), *call.keys, *call.args))
+        return await round_trip(self._redis, commands, secs=self._secs)

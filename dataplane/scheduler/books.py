@@ -1,0 +1,195 @@
+"""The books: which pools there are, who has work in them, how much, and where everybody stands.
+
+Counts are kept at every level as they change and never recomputed. `Books` decides nothing: it is
+told what happened, and keeps every node in its place among its siblings and every pool among those
+that are ready.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from dataplane.scheduler.events import PoolPolicy
+from dataplane.scheduler.limits import part, part_of_cap
+from dataplane.scheduler.order import Order
+from dataplane.scheduler.state import Group, Key, Pool, Tenant, order_name
+from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy, effective_weight
+
+
+class Books:
+    """Pools and nodes, and the counts in them."""
+
+    def __init__(self, order: Order) -> None:
+        self._order: Final = order
+        self.divide_by = 1
+        """The replicas that each take an equal part of every limit."""
+        self.pools: dict[str, Pool] = {}
+        self.occupied = 0
+        """Slots taken up over all pools."""
+        self.ready: OrderedDict[str, Pool] = OrderedDict()
+        """Pools with a slot and a waiter for it, in the order of their turns. Empty after each
+        event, unless the ceiling stands in the way."""
+        self.idle: OrderedDict[str, float] = OrderedDict()
+        """When each unused pool was last used, longest ago first."""
+
+    def count(self, pool: Pool, key: Key, *, waiting: int = 0, running: int = 0) -> None:
+        """Requests of a key began or ceased to wait or run. `place` the key afterwards."""
+        tenant, group = key.tenant, key.tenant.group
+        for node in (key, tenant, group):
+            had_work = node.has_work
+            node.waiting += waiting
+            node.running += running
+            assert node.waiting >= 0, "a count never goes below zero"
+            assert node.running >= 0, "a count never goes below zero"
+            if node.has_work == had_work:
+                continue
+            if had_work:
+                node.level.end_work(node)
+            else:
+                node.level.begin_work(node)
+        pool.waiting += waiting
+        pool.running += running
+        self.occupied += running
+        if tenant.has_work:
+            pool.tenants[tenant.id] = tenant
+        else:
+            pool.tenants.pop(tenant.id, None)
+
+    def place(self, pool: Pool, key: Key, *, returns: bool = False) -> None:
+        """Put a key, its tenant and its group where they stand after a change, and the pool among
+        those ready."""
+        tenant, group = key.tenant, key.tenant.group
+        waiter = None if key.capped else key.head()
+        key.level.place(key, None if waiter is None else waiter.request, returns=returns)
+        head = None if tenant.capped else tenant.keys.head()
+        tenant.level.place(tenant, head, returns=returns)
+        group.level.place(group, group.tenants.head(), returns=returns)
+        self.refresh(pool)
+
+    def refresh(self, pool: Pool) -> None:
+        """Put a pool among those ready, or not; one that is there keeps its turn."""
+        if not pool.ready:
+            self.ready.pop(pool.policy.id, None)
+        elif pool.policy.id not in self.ready:
+            self.ready[pool.policy.id] = pool
+
+    def rest(self, pool: Pool, now: float) -> None:
+        """A pool that has nothing left to do forgets its counters; one that is gone is dropped."""
+        if pool.has_work:
+            return
+        pool.forget()
+        if pool.gone:
+            self.idle.pop(pool.policy.id, None)
+            self.pools.pop(pool.policy.id, None)
+        else:
+            self.idle[pool.policy.id] = now
+            self.idle.move_to_end(pool.policy.id)
+
+    def drop_idle(self, now: float, after: float) -> None:
+        """Drop the pools that have been idle for `after` seconds."""
+        while self.idle:
+            id, since = next(iter(self.idle.items()))
+            if now < since + after:
+                return
+            del self.idle[id], self.pools[id]
+
+    def divide(self, replicas: int) -> None:
+        """From now on `replicas` take an equal part of every limit; nothing is cut."""
+        self.divide_by = replicas
+        for pool in self.pools.values():
+            pool.size = part(pool.policy.size, replicas)
+            for tenant in list(pool.tenants.values()):
+                tenant.cap = part_of_cap(tenant.configured_cap, replicas)
+                for key in list(tenant.keys.nodes.values()):
+                    key.cap = part_of_cap(key.configured_cap, replicas)
+                    self.place(pool, key)
+            self.refresh(pool)
+
+    # Nodes
+
+    def pool(self, policy: PoolPolicy) -> Pool:
+        """The pool, made where it is missing and brought up to date."""
+        pool = self.pools.get(policy.id)
+        if pool is None:
+            pool = self.pools[policy.id] = Pool(policy, part(policy.size, self.divide_by))
+            return pool
+        pool.gone = False
+        if pool.policy is not policy and pool.policy != policy:
+            rescale = pool.policy.admission_weight != policy.admission_weight
+            pool.policy, pool.size = policy, part(policy.size, self.divide_by)
+            if rescale:
+                for tenant in pool.tenants.values():
+                    _reweigh(pool, tenant)
+            self.refresh(pool)
+        return pool
+
+    def key(self, pool: Pool, policy: KeyPolicy) -> Key:
+        """The key's node, its tenant's and its group's, made where they are missing and brought up
+        to date."""
+        tenant = pool.tenants.get(policy.tenant.id)
+        group_policy = self._order.group_of(policy.tenant)
+        if (
+            tenant is None
+            or tenant.policy is not policy.tenant
+            or (tenant.group.policy is not group_policy)
+        ):
+            tenant = self._tenant(pool, self._group(pool, group_policy), policy.tenant)
+        key = tenant.keys.nodes.get(policy.id)
+        if key is None:
+            key = tenant.keys.nodes[policy.id] = Key(policy, tenant)
+        elif key.policy is not policy:
+            key.level.rename(key, order_name(policy), policy.weight)
+            key.policy = policy
+        key.configured_cap = policy.max_in_flight
+        key.cap = part_of_cap(policy.max_in_flight, self.divide_by)
+        return key
+
+    def _group(self, pool: Pool, policy: GroupPolicy) -> Group:
+        group = pool.groups.nodes.get(policy.name)
+        if group is None:
+            group = pool.groups.nodes[policy.name] = Group(policy, pool.groups)
+        elif group.policy is not policy:
+            group.level.rename(group, policy.name, policy.weight)
+            group.policy = policy
+        return group
+
+    def _tenant(self, pool: Pool, group: Group, policy: TenantPolicy) -> Tenant:
+        tenant = pool.tenants.get(policy.id)
+        if tenant is None:
+            tenant = group.tenants.nodes.get(policy.id)
+        if tenant is None:
+            tenant = group.tenants.nodes[policy.id] = Tenant(policy, group)
+        elif tenant.group is not group:
+            self._move(tenant, group)
+        tenant.policy = policy
+        tenant.configured_cap = policy.max_in_flight
+        tenant.cap = part_of_cap(policy.max_in_flight, self.divide_by)
+        _reweigh(pool, tenant)
+        return tenant
+
+    def _move(self, tenant: Tenant, group: Group) -> None:
+        """A tenant changes groups with all it runs and all that waits."""
+        old = tenant.group
+        old.tenants.take_out(tenant)
+        group.tenants.take_in(tenant)
+        tenant.group = group
+        _transfer(old, tenant, -1)
+        _transfer(group, tenant, 1)
+        old.level.place(old, old.tenants.head())
+
+
+def _reweigh(pool: Pool, tenant: Tenant) -> None:
+    weight = effective_weight(tenant.policy.weight, pool.policy.admission_weight)
+    tenant.level.rename(tenant, order_name(tenant.policy), weight)
+
+
+def _transfer(group: Group, tenant: Tenant, sign: int) -> None:
+    had_work = group.has_work
+    group.running += sign * tenant.running
+    group.held += sign * tenant.held
+    group.waiting += sign * tenant.waiting
+    if group.has_work and not had_work:
+        group.level.begin_work(group)
+    elif had_work and not group.has_work:
+        group.level.end_work(group)
