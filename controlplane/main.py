@@ -25,7 +25,6 @@ from controlplane.models.router import router as models_router
 from controlplane.models.service import ModelService
 from controlplane.models.transfer import TransferService
 from controlplane.policy_store import PolicyStore
-from controlplane.routes import LONGEST_BODY
 from controlplane.settings import ControlPlaneSettings
 from controlplane.status.router import DISTRIBUTION, EffectiveSettings
 from controlplane.status.router import router as status_router
@@ -122,7 +121,6 @@ def _app(tokens: Tokens) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        max_body_size=LONGEST_BODY,
     )
     problems.install(app)
     app.add_middleware(AdminAuth, tokens=tokens, prefix=API, public=PUBLIC)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 
 from controlplane.fields import is_plain
 from controlplane.problems import Problem
@@ -52,6 +53,17 @@ class ApiRequest(Request):
         headers = super().headers.mutablecopy()
         headers["content-type"] = "application/json"
         return headers
+
+    async def body(self) -> bytes:
+        """The body's bytes. Raises HTTPException once there are too many."""
+        if not hasattr(self, "_body"):
+            pieces = bytearray()
+            async for piece in self.stream():
+                pieces += piece
+                if len(pieces) > LONGEST_BODY:
+                    raise HTTPException(413, f"a body has at most {LONGEST_BODY:,} bytes")
+            self._body = bytes(pieces)
+        return self._body
 
     async def json(self) -> Any:
         """The body. Raises JSONDecodeError."""

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from tests.controlplane.api import Api, fields
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def _all(api: Api, path: str, limit: int, **params: str | int) -> list[str]:
+    seen: list[str] = []
+    params["limit"] = limit
+    while True:
+        page = await api.get(path, params=params)
+        assert len(page["items"]) <= limit
+        seen += [one.get("name") or one["subject_name"] for one in page["items"]]
+        if page["next_cursor"] is None:
+            return seen
+        params["cursor"] = page["next_cursor"]
+
+
+async def test_pages_hold_every_item_once_and_in_order(api: Api) -> None:
+    names = ["b", "c", "a", "d'", "ö"]
+    tenants = [await api.tenant(name) for name in names]
+    for name in names:
+        await api.key(tenants[0]["id"], name)
+        await api.model(name)
+    for limit in (1, 2, 4, 5, 6, 500):
+        assert await _all(api, "/tenants", limit) == names
+        assert await _all(api, "/keys", limit) == names
+        assert await _all(api, "/models", limit) == names
+        assert await _all(api, "/audit", limit, kind="tenant") == names[::-1]
+
+
+async def test_groups_come_by_name(api: Api) -> None:
+    for name in ("b", "z", "a"):
+        await api.group(name)
+    assert await _all(api, "/groups", 2) == ["a", "b", "default", "z"]
+
+
+async def test_a_page_goes_on_though_its_last_item_was_deleted(api: Api) -> None:
+    for name in ("a", "b", "c"):
+        await api.group(name)
+    page = await api.get("/groups", params={"limit": 2})
+    await api.delete("/groups/b")
+    following = await api.get("/groups", params={"limit": 2, "cursor": page["next_cursor"]})
+    assert [one["name"] for one in following["items"]] == ["c", "default"]
+
+
+async def test_an_exact_page_is_the_last(api: Api) -> None:
+    await api.group("a")
+    assert (await api.get("/groups", params={"limit": 2}))["next_cursor"] is None
+
+
+@pytest.mark.parametrize(
+    "limit", ["0", "-1", "501", "1.5", "x", "", "NaN", "1" + "0" * 400, "true"]
+)
+async def test_a_limit_has_its_range(api: Api, limit: str) -> None:
+    problem = await api.get("/groups", params={"limit": limit}, expect=422)
+    error = problem["errors"][0]
+    assert (error["field"], error["in"]) == ("limit", "query")
+    assert (error["minimum"], error["maximum"]) == (1, 500)
+
+
+def _cursor(value: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "x",
+        "!!!",
+        "é",
+        "\x00",
+        "x" * 3000,
+        _cursor([]),
+        _cursor("a"),
+        _cursor([1]),
+        _cursor([None]),
+        _cursor([["a"]]),
+        _cursor(["a\x00"]),
+        _cursor(["a", "b"]),
+        _cursor({"a": 1}),
+    ],
+)
+async def test_a_cursor_that_was_never_given_out_is_refused(api: Api, cursor: str) -> None:
+    problem = await api.get("/groups", params={"cursor": cursor}, expect=422)
+    assert fields(problem) == {"cursor"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["2030-01-01T00:00:00", 5],
+        ["0001-01-01T00:00:00+14:00", "x"],
+        ["tomorrow", "x"],
+        [5, "x"],
+    ],
+)
+async def test_a_cursor_with_an_impossible_moment_is_refused(api: Api, value: object) -> None:
+    params = {"cursor": _cursor(value)}
+    assert fields(await api.get("/usage/requests", params=params, expect=422)) == {"cursor"}
+    params = {"cursor": _cursor([2**70, "x"])}
+    assert fields(await api.get("/audit", params=params, expect=422)) == {"cursor"}
