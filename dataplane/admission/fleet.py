@@ -1,0 +1,137 @@
+"""Carries claims and releases between the scheduler and the fleet's books.
+
+Whatever the scheduler wants claimed and released in one turn of the loop travels together, in one
+round trip. A round trip is a task of its own: a request that is cancelled does not cancel it, so
+every claim is answered, and a grant that nobody waits for any more is given back like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from dataplane.admission.slots.port import Answer, Holding, Slots, SlotsUnavailable
+from dataplane.admission.slots.port import Claim as SlotClaim
+from dataplane.scheduler.effects import Claim, Release
+from dataplane.scheduler.events import ClaimGranted, ClaimRefused, Event, RefusedBy
+
+RETRY_SECS: Final = (0.1, 0.25)
+"""A refused claim is tried again after a random time in this range, if nothing is heard before."""
+
+_REFUSED_BY: Final = {
+    Answer.POOL: RefusedBy.POOL,
+    Answer.CEILING: RefusedBy.CEILING,
+    Answer.TENANT: RefusedBy.TENANT,
+    Answer.KEY: RefusedBy.KEY,
+    Answer.NOT_LIVE: RefusedBy.NOBODY,
+}
+
+
+class Fleet:
+    """One replica's dealings with the books. Lives on the loop of its `Admission`.
+
+    `instance` names this run of this replica; no other run of any replica has the same name.
+    `post` takes an answer back to the scheduler. `lost` is called when the books did not answer,
+    or say that this replica is not live: before the claims it stood for are refused.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        instance: str,
+        *,
+        post: Callable[[Event], None],
+        lost: Callable[[], None],
+        draw: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._slots: Final = slots
+        self._instance: Final = instance
+        self._post: Final = post
+        self._lost: Final = lost
+        self._draw: Final = draw
+        self._claims: list[Claim] = []
+        self._releases: list[Release] = []
+        self._booked: set[int] = set()
+        """Requests that may be on the books: claimed, or told of in a heartbeat."""
+        self._trips: set[asyncio.Task[None]] = set()
+        self._is_due = False
+
+    def claim(self, effect: Claim) -> None:
+        """Claim a slot, with whatever else this turn of the loop brings."""
+        self._claims.append(effect)
+        self._booked.add(effect.request)
+        self._make_due()
+
+    def release(self, effect: Release) -> None:
+        """Give back a slot, if it can be on the books at all."""
+        if effect.request in self._booked:
+            self._booked.discard(effect.request)
+            self._releases.append(effect)
+            self._make_due()
+
+    def holdings(self, running: Iterable[Release]) -> list[Holding]:
+        """What a heartbeat is to tell; from then on all of it may be on the books."""
+        told = list(running)
+        self._booked.update(each.request for each in told)
+        return [self._holding(each) for each in told]
+
+    async def settled(self) -> None:
+        """Returns when everything handed over so far has been carried."""
+        while self._trips or self._is_due:
+            await asyncio.sleep(0)
+            await asyncio.gather(*self._trips, return_exceptions=True)
+
+    def _make_due(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._depart)
+
+    def _depart(self) -> None:
+        self._is_due = False
+        releases, self._releases = self._releases, []
+        claims, self._claims = self._claims, []
+        trip = asyncio.get_running_loop().create_task(self._carry(releases, claims))
+        self._trips.add(trip)
+        trip.add_done_callback(self._trips.discard)
+
+    async def _carry(self, releases: list[Release], claims: list[Claim]) -> None:
+        try:
+            answers = await self._slots.exchange(
+                [self._holding(each) for each in releases], [self._slot_claim(c) for c in claims]
+            )
+        except SlotsUnavailable:
+            # What was to be released goes with the next heartbeat, which does not tell of it.
+            answers = [Answer.NOT_LIVE] * len(claims)
+            self._lost()
+        else:
+            if Answer.NOT_LIVE in answers:
+                self._lost()
+        for claim, answer in zip(claims, answers, strict=True):
+            self._post(self._event(claim.request, answer))
+
+    def _event(self, request: int, answer: Answer) -> Event:
+        if answer is Answer.GRANTED:
+            return ClaimGranted(request)
+        self._booked.discard(request)
+        retry_at = asyncio.get_running_loop().time() + self._draw(*RETRY_SECS)
+        return ClaimRefused(request, _REFUSED_BY[answer], retry_at)
+
+    def _id(self, request: int) -> str:
+        return f"{self._instance}:{request}"
+
+    def _holding(self, slot: Release) -> Holding:
+        return Holding(self._id(slot.request), slot.pool, slot.tenant, slot.key)
+
+    def _slot_claim(self, claim: Claim) -> SlotClaim:
+        return SlotClaim(
+            self._id(claim.request),
+            claim.pool,
+            claim.tenant,
+            claim.key,
+            claim.pool_size,
+            claim.ceiling,
+            claim.tenant_cap,
+            claim.key_cap,
+        )
