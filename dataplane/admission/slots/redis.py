@@ -70,8 +70,8 @@ class RedisSlots:
         self._ended: set[str] | None = None
         """What was released since the heartbeat under way began; None: none is under way."""
         self._suspect: dict[str, None] = {}
-        """Sets that refused a claim since the last heartbeat, or could not be written: worth looking
-        at for what lapsed, or what is not a set at all."""
+        """Sets that refused a claim since the last heartbeat, or may not be sets at all: worth
+        looking at."""
 
     async def exchange(
         self, releases: Sequence[Holding], claims: Sequence[Claim]
@@ -95,8 +95,9 @@ class RedisSlots:
             self._in_flight -= ids
             if lost:
                 self._young -= ids
-                for slot in (*releases, *claims):
-                    self._suspect_sets(*self._keys.sets(slot.pool, slot.tenant, slot.key))
+                slots: list[Claim | Holding] = [*releases, *claims]
+                for slot in slots:
+                    self._suspect_sets(*self._sets_of(slot))
         for claim, answer in zip(claims, answers, strict=True):
             if answer is not Answer.GRANTED:
                 self._young.discard(claim.id)
@@ -161,7 +162,7 @@ class RedisSlots:
         """Put holdings on the books and take off what is not held; the ids that were missing, and
         how many slots of the dead were taken back."""
         for holding in unheld:
-            self._suspect_sets(*self._keys.sets(holding.pool, holding.tenant, holding.key))
+            self._suspect_sets(*self._sets_of(holding))
         # First what could keep the others from being carried out.
         calls = list(self._reclaim_calls(longest_ms))
         calls += self._release_calls(unheld)
@@ -191,7 +192,7 @@ class RedisSlots:
             keys = [self._keys.roster, self._keys.all, self._held, self._keys.wanted_all]
             args = [self._replica, str(redis_keys.WANTED_MS)]
             for claim in batch:
-                keys += self._keys.sets(claim.pool, claim.tenant, claim.key)
+                keys += self._sets_of(claim)
                 keys += self._keys.wanted(claim.pool, claim.tenant, claim.key)
                 args += (
                     claim.id,
@@ -208,7 +209,7 @@ class RedisSlots:
             keys = [self._keys.all, self._held, self._keys.wanted_all]
             args = [self._channel]
             for holding in batch:
-                keys += self._keys.sets(holding.pool, holding.tenant, holding.key)
+                keys += self._sets_of(holding)
                 keys += self._keys.wanted(holding.pool, holding.tenant, holding.key)
                 args += (holding.id, holding.pool)
             yield ScriptCall("release", tuple(keys), tuple(args))
@@ -218,7 +219,7 @@ class RedisSlots:
             keys = [self._keys.roster, self._keys.all, self._held]
             args = [self._replica]
             for holding in batch:
-                keys += self._keys.sets(holding.pool, holding.tenant, holding.key)
+                keys += self._sets_of(holding)
                 args += (holding.id, _note(holding))
             yield ScriptCall("assert", tuple(keys), tuple(args))
 
@@ -229,7 +230,7 @@ class RedisSlots:
             yield ScriptCall("reclaim", (self._keys.roster, *batch), (str(longest_ms),))
 
     def _remember_refusal(self, claim: Claim, answer: Answer) -> None:
-        pool, tenant, key = self._keys.sets(claim.pool, claim.tenant, claim.key)
+        pool, tenant, key = self._sets_of(claim)
         match answer:
             case Answer.POOL:
                 self._suspect_sets(pool)
@@ -237,6 +238,9 @@ class RedisSlots:
                 self._suspect_sets(tenant)
             case Answer.KEY:
                 self._suspect_sets(key)
+
+    def _sets_of(self, slot: Claim | Holding) -> tuple[str, str, str]:
+        return self._keys.sets(slot.pool, slot.tenant, slot.key)
 
     def _suspect_sets(self, *sets: str) -> None:
         if len(self._suspect) < SUSPECTS_MAX:

@@ -2,11 +2,12 @@
 
 Each file in `lua/` is one atomic operation. Its header is its contract, and a script without one
 does not load. Redis may forget its scripts at any time (a restart, a failover, SCRIPT FLUSH); a
-call it does not know is sent again with its text, within the same deadline.
+call it does not know is sent again, with all the scripts ahead of it, within the same deadline.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -84,22 +85,28 @@ class RedisScripts:
         self._redis: Final = redis
         self._secs: Final = secs
         self._scripts: Final = load()
+        self._loaded = False
 
     async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """See `ScriptRunner`."""
         try:
-            return await self._run(calls)
+            # Two round trips at most, in the time of one.
+            async with asyncio.timeout(self._secs):
+                return await self._run(calls)
+        except TimeoutError as error:
+            raise SlotsUnavailable("no answer from Redis in time") from error
         except RedisUnavailable as error:
             raise SlotsUnavailable(str(error)) from error
 
     async def _run(self, calls: Sequence[ScriptCall]) -> list[Any]:
         if not calls:
             return []
-        replies = await self._send(calls, "EVALSHA")
+        replies = await self._send(calls)
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
             # What ran stays; only what Redis did not know is sent again, once.
-            again = await self._send([calls[at] for at in unknown], "EVAL")
+            self._loaded = False
+            again = await self._send([calls[at] for at in unknown])
             for at, reply in zip(unknown, again, strict=True):
                 replies[at] = reply
         for call, reply in zip(calls, replies, strict=True):
@@ -107,10 +114,14 @@ class RedisScripts:
                 raise SlotsUnavailable(f"{call.script}: {reply}") from reply
         return replies
 
-    async def _send(self, calls: Sequence[ScriptCall], command: str) -> list[Any]:
+    async def _send(self, calls: Sequence[ScriptCall]) -> list[Any]:
         commands: list[Command] = []
+        if not self._loaded:
+            commands += (("SCRIPT LOAD", script.text) for script in self._scripts.values())
+        loads = len(commands)
         for call in calls:
-            script = self._scripts[call.script]
-            source = script.sha if command == "EVALSHA" else script.text
-            commands.append((command, source, len(call.keys), *call.keys, *call.args))
-        return await round_trip(self._redis, commands, secs=self._secs)
+            sha = self._scripts[call.script].sha
+            commands.append(("EVALSHA", sha, len(call.keys), *call.keys, *call.args))
+        replies = await round_trip(self._redis, commands, secs=self._secs)
+        self._loaded = True
+        return replies[loads:]

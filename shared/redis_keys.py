@@ -1,0 +1,96 @@
+"""Every key and channel obleth has in Redis. No other module spells one out.
+
+`T` stands for `{obleth:slots}`, the hash tag of all slot keys.
+
+| name | type | written by | read by | life |
+|---|---|---|---|---|
+| `T:roster` | hash: replica → record | heartbeat, settle, leave | the same, claim | L |
+| `T:1:all` | sorted set: id → end of lease | claim, assert, release, reclaim | claim | L |
+| `T:1:pool:<pool>` | the same | the same | claim | L |
+| `T:1:tenant:<pool>:<tenant>` | the same | the same | claim | L |
+| `T:1:key:<pool>:<key>` | the same | the same | claim | L |
+| `T:1:held:<replica>` | hash: id → note | claim, assert, release | heartbeat, leave | L |
+| `T:1:wanted:all` | string | claim refused by the ceiling | release, deletes it | `WANTED_MS` |
+| `T:1:wanted:pool:<pool>` | string | claim refused by the pool | the same | the same |
+| `T:1:wanted:tenant:<pool>:<tenant>` | string | claim refused by that cap | the same | the same |
+| `T:1:wanted:key:<pool>:<key>` | string | claim refused by that cap | the same | the same |
+| `obleth:fairshare:view:<replica>` | string | that replica | both planes | 3 intervals |
+| `obleth:fairshare:released` | channel | release; heartbeat, settle, leave | every replica | – |
+| `obleth:invalidate` | channel | control plane, after a commit | every replica | – |
+
+L: as long as the leases in it, at most twice the longest. An id is a claim's. A note is
+`pool:tenant:key`, each escaped. A record is `heard ttl layout asserted`: when the replica was last
+heard of, for how long that is good, whose `LAYOUT` it keeps its books in, and whether (1 or 0) all
+it holds is on them. `assert` and `reclaim` clear that of every replica when they repair a key.
+
+Times are milliseconds of the Redis server's clock. All slot keys carry one hash tag: a claim looks
+at the pool, the ceiling and both caps at once, so on Redis Cluster the whole of the books lives on
+one shard.
+
+**Versions.** `LAYOUT` is in the name of every key but the roster's, and goes up when what such a
+key holds changes its meaning. The roster keeps its form for ever: so replicas of two layouts, in
+a rolling restart, see each other; and as neither finds the other's holdings on its own books, both
+stay on their part of each limit until only one layout is left.
+
+Parts of a name that come from outside are escaped, so that no two of them make the same key.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LAYOUT: Final = 1
+WANTED_MS: Final = 1000
+"""How long a refused claim is remembered: longer than the pause before it is tried again."""
+
+RELEASED: Final = "obleth:fairshare:released"
+INVALIDATE: Final = "obleth:invalidate"
+SLOTS_TAG: Final = "{obleth:slots}"
+
+
+def view(replica: str) -> str:
+    """Where a replica publishes what it runs and what waits."""
+    return f"obleth:fairshare:view:{replica}"
+
+
+def escaped(part: str) -> str:
+    """A part of a key's name, without the separator. `unescaped` is its inverse."""
+    return part.replace("%", "%25").replace(":", "%3A")
+
+
+def unescaped(part: str) -> str:
+    return part.replace("%3A", ":").replace("%25", "%")
+
+
+class SlotKeys:
+    """The names of the books' keys. `tag` tells one fleet's books from another's."""
+
+    __slots__ = ("_books", "all", "roster", "wanted_all")
+
+    def __init__(self, tag: str = SLOTS_TAG) -> None:
+        self._books: Final = f"{tag}:{LAYOUT}"
+        self.roster: Final = f"{tag}:roster"
+        self.all: Final = f"{self._books}:all"
+        self.wanted_all: Final = f"{self._books}:wanted:all"
+
+    def held(self, replica: str) -> str:
+        """The index of what one replica holds."""
+        return f"{self._books}:held:{escaped(replica)}"
+
+    def sets(self, pool: str, tenant: str, key: str) -> tuple[str, str, str]:
+        """What a slot counts against beside the ceiling: its pool, its tenant and its key there."""
+        in_pool = escaped(pool)
+        return (
+            f"{self._books}:pool:{in_pool}",
+            f"{self._books}:tenant:{in_pool}:{escaped(tenant)}",
+            f"{self._books}:key:{in_pool}:{escaped(key)}",
+        )
+
+    def wanted(self, pool: str, tenant: str, key: str) -> tuple[str, str, str]:
+        """The marks that somebody waits for one of `sets`, in the same order."""
+        in_pool = escaped(pool)
+        return (
+            f"{self._books}:wanted:pool:{in_pool}",
+            f"{self._books}:wanted:tenant:{in_pool}:{escaped(tenant)}",
+            f"{self._books}:wanted:key:{in_pool}:{escaped(key)}",
+        )

@@ -1,0 +1,39 @@
+-- Purpose: let time pass for a test's keys, and only as much as the test says: everything they note
+--          of the time moves back by it, and forward by the real time since the last call.
+-- KEYS:    1 roster (any key of the test's tag).
+-- ARGV:    1 pattern of the test's keys, 2 ms to pass, 3 the last answer, or 0 at first.
+-- Returns: the server's clock in ms.
+-- Safe to repeat? No.
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local last = tonumber(ARGV[3])
+local shift = tonumber(ARGV[2])
+if last > 0 then
+  shift = shift - (now - last)
+end
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'zset' then
+    local leases = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for at = 1, #leases, 2 do
+      redis.call('ZADD', key, whole(leases[at + 1] - shift), leases[at])
+    end
+  elseif key == KEYS[1] then
+    local roster = redis.call('HGETALL', key)
+    for at = 1, #roster, 2 do
+      local heard, rest = string.match(roster[at + 1], '^(%d+)(.*)$')
+      redis.call('HSET', key, roster[at], whole(heard - shift) .. rest)
+    end
+  end
+  local left = redis.call('PTTL', key)
+  if left > 0 then
+    redis.call('PEXPIRE', key, whole(left - shift))
+  end
+end
+return now
