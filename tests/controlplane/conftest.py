@@ -39,15 +39,17 @@ def postgres_url(name: str) -> str:
     return f"{SERVER.replace('postgresql://', 'postgresql+asyncpg://')}/{name}"
 
 
-def on_postgres(statement: str) -> None:
-    async def run() -> None:
-        connection = await asyncpg.connect(f"{SERVER}/postgres")
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
+async def on_postgres_now(statement: str) -> None:
+    connection = await asyncpg.connect(f"{SERVER}/postgres")
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
 
-    asyncio.run(run())
+
+def on_postgres(statement: str) -> None:
+    """The same for fixtures, which run on no event loop."""
+    asyncio.run(on_postgres_now(statement))
 
 
 @pytest.fixture(scope="session")
