@@ -27,13 +27,25 @@ TIMEOUTS = Timeouts(connect_secs=2, head_secs=5, read_secs=5)
 
 
 class _Server(uvicorn.Server):
+    """uvicorn without its pauses: it starts and stops at once."""
+
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.is_up = asyncio.Event()
+        self.is_over = asyncio.Event()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
         self.is_up.set()
+        await self.is_over.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection.transport, asyncio.Transport)
+            connection.transport.abort()
+        await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -52,9 +64,7 @@ async def served(app: Any, http: Any) -> AsyncIterator[tuple[int, uvicorn.Server
     try:
         yield bound.getsockname()[1], server
     finally:
-        server.should_exit = server.force_exit = True
-        for connection in list(server.server_state.connections):
-            connection.transport.abort()
+        server.is_over.set()
         await serving
 
 

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataplane.errors import BadRequest
@@ -181,6 +181,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.text().filter(lambda name: name.lower() != "model"), _JSON),
     st.booleans(),
