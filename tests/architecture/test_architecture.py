@@ -7,7 +7,7 @@ import subprocess
 
 from tests.architecture import tree
 
-LONGEST_FILE = 400
+LONGEST_FILE = 450  # 400 is the aim; beyond this there is a second thing in it
 LONGEST_FUNCTION = 60
 SHARED_MODULES = 12
 SHARED_LINES = 1500
