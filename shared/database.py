@@ -7,6 +7,7 @@ bounds below, so that a database that hangs is a database that is away.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -26,9 +27,25 @@ MIGRATION_SECS: Final = 120
 POOL_SIZE: Final = 5
 
 _BEGIN: Final = "obleth_begin"
-_AWAY: Final = ("08", "53", "57", "58", "55P03", "40", "25006", "3D000", "28")
+_POSTGRES_AWAY: Final = ("08", "53", "57", "58", "55P03", "40", "25006", "3D000", "28")
 """SQLSTATEs (or their classes) of a server that is gone, full, stopping, locked, read-only, or that
 no longer knows us: nothing the statement itself got wrong."""
+_SQLITE_AWAY: Final = frozenset(
+    (
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOTADB,
+    )
+)
+"""The same of a file that is locked, gone, full, damaged or not ours to write."""
 
 
 class DatabaseUnavailable(Exception):
@@ -121,14 +138,17 @@ async def translated_errors() -> AsyncIterator[None]:
 
 def is_unavailable(error: BaseException) -> bool:
     """Whether `error`, raised by a query, says that the database is away and not that we erred."""
-    if isinstance(error, DBAPIError):
-        state = getattr(error.orig, "sqlstate", None)
-        if state is not None:
-            return str(state).startswith(_AWAY)
-        if isinstance(getattr(error.orig, "__cause__", None), ValueError):
-            return False  # asyncpg files values it cannot encode under interface errors
-        return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
-    return isinstance(error, PoolTimeout | OSError | TimeoutError)
+    if not isinstance(error, DBAPIError):
+        return isinstance(error, PoolTimeout | OSError | TimeoutError)
+    sqlite_code = getattr(error.orig, "sqlite_errorcode", None)
+    if sqlite_code is not None:
+        return sqlite_code & 0xFF in _SQLITE_AWAY
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return str(state).startswith(_POSTGRES_AWAY)
+    if isinstance(getattr(error.orig, "__cause__", None), ValueError):
+        return False  # asyncpg files values it cannot encode under interface errors
+    return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
 
 
 def _sqlite(

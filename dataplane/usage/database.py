@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 from sqlalchemy import bindparam, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from dataplane.usage.record import UsageRecord, UsageStoreUnavailable
 from shared.database import Database, DatabaseUnavailable
@@ -38,7 +38,8 @@ class DatabaseUsageStore:
             return 0
         try:
             await self._write(records)
-        except (DatabaseUnavailable, ProgrammingError) as error:  # away, or of another schema
+        except (DatabaseUnavailable, OperationalError, ProgrammingError) as error:
+            # Away, or of another schema.
             raise UsageStoreUnavailable(str(error)) from error
         except SQLAlchemyError as error:
             # Not the database's fault, so one record's: the others must not wait for it for ever.
