@@ -33,8 +33,8 @@ class Fleet:
     """One replica's dealings with the books. Lives on the loop of its `Admission`.
 
     `instance` names this run of this replica; no other run of any replica has the same name.
-    `post` takes an answer back to the scheduler. `lost` is called when the books did not answer,
-    or say that this replica is not live: before the claims it stood for are refused.
+    `post` takes an answer back to the scheduler. `unavailable` is called when the books did not
+    answer, `lapsed` when they say that this replica is not live: before the claims are refused.
     """
 
     def __init__(
@@ -43,13 +43,15 @@ class Fleet:
         instance: str,
         *,
         post: Callable[[Event], None],
-        lost: Callable[[], None],
+        unavailable: Callable[[], None],
+        lapsed: Callable[[], None],
         draw: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._slots: Final = slots
         self._instance: Final = instance
         self._post: Final = post
-        self._lost: Final = lost
+        self._unavailable: Final = unavailable
+        self._lapsed: Final = lapsed
         self._draw: Final = draw
         self._claims: list[Claim] = []
         self._releases: list[Release] = []
@@ -104,10 +106,10 @@ class Fleet:
         except SlotsUnavailable:
             # What was to be released goes with the next heartbeat, which does not tell of it.
             answers = [Answer.NOT_LIVE] * len(claims)
-            self._lost()
+            self._unavailable()
         else:
             if Answer.NOT_LIVE in answers:
-                self._lost()
+                self._lapsed()
         for claim, answer in zip(claims, answers, strict=True):
             self._post(self._event(claim.request, answer))
 

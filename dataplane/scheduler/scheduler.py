@@ -66,6 +66,7 @@ class Scheduler:
         self._pool_idle: Final = pool_idle
         self._has_fleet: Final = has_fleet
         self._claims = False
+        self._is_paused = False
         self._waiting: OrderedDict[int, Waiter] = OrderedDict()
         """Everyone who waits, oldest first. All may wait equally long, so the first times out
         first. Who claims still waits."""
@@ -170,6 +171,7 @@ class Scheduler:
         key = books.key(pool, event.key)
         if (
             not self._claims
+            and not self._is_paused
             and not pool.groups.contenders
             and pool.running + pool.held < pool.size
             and books.occupied < self.ceiling
@@ -260,7 +262,7 @@ class Scheduler:
                     del key.level.nodes[key.id]
 
     def _regime_changed(self, event: RegimeChanged) -> None:
-        self._claims = event.claims
+        self._claims, self._is_paused = event.claims, event.paused
         self._retries.clear()
         self._is_blocked = False
         for pool in self._books.pools.values():
@@ -274,6 +276,8 @@ class Scheduler:
         """Give out slots until none is free or nobody can go: one a pool, then the next pool's
         turn."""
         ready = self._books.ready
+        if self._is_paused:
+            return
         while ready and self._books.occupied < self.ceiling and not self._is_blocked:
             _, pool = ready.popitem(last=False)
             left = self.ceiling - self._books.occupied

@@ -266,3 +266,11 @@ def test_a_limit_divided_among_more_replicas_than_slots_leaves_one_to_each() -> 
     assert pool.size == 1
     replica.do(PoolChanged(PoolPolicy("m", "m", 0)))
     assert pool.size == 0
+
+
+def test_nobody_is_admitted_while_admission_is_paused() -> None:
+    replica = Replica(size=4)
+    replica.do(RegimeChanged(claims=False, paused=True))
+    assert replica.send() == []
+    assert replica.do(Woken()) == []
+    assert replica.do(RegimeChanged(claims=False)) == [Admit(1, fast=False, waited=0.0)]
