@@ -96,6 +96,8 @@ class RegimeChanged:
     divide_by: int = 1
     """The number of replicas that each take an equal part of every limit, rounded up; at least 1.
     """
+    paused: bool = False
+    """Nobody is admitted and nothing is claimed for now; what runs goes on."""
 
 
 @dataclass(frozen=True, slots=True)
