@@ -15,7 +15,7 @@ from typing import Final
 from dataplane.admission.slots.port import Answer, Holding, Slots, SlotsUnavailable
 from dataplane.admission.slots.port import Claim as SlotClaim
 from dataplane.scheduler.effects import Claim, Release
-from dataplane.scheduler.events import ClaimGranted, ClaimRefused, Event, RefusedBy
+from dataplane.scheduler.events import ClaimGranted, ClaimRefused, RefusedBy
 
 RETRY_SECS: Final = (0.1, 0.25)
 """A refused claim is tried again after a random time in this range, if nothing is heard before."""
@@ -42,7 +42,7 @@ class Fleet:
         slots: Slots,
         instance: str,
         *,
-        post: Callable[[Event], None],
+        post: Callable[[ClaimGranted | ClaimRefused], None],
         unavailable: Callable[[], None],
         lapsed: Callable[[], None],
         draw: Callable[[float, float], float] = random.uniform,
@@ -113,7 +113,7 @@ class Fleet:
         for claim, answer in zip(claims, answers, strict=True):
             self._post(self._event(claim.request, answer))
 
-    def _event(self, request: int, answer: Answer) -> Event:
+    def _event(self, request: int, answer: Answer) -> ClaimGranted | ClaimRefused:
         if answer is Answer.GRANTED:
             return ClaimGranted(request)
         self._booked.discard(request)

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from dataplane.admission.fleet import Fleet
 from dataplane.admission.permit import Ask, Permit
+from dataplane.admission.replica import Stance
+from dataplane.admission.slots.port import Holding
 from dataplane.errors import (
     AdmissionTimedOut,
     InvalidApiKey,
@@ -22,9 +25,11 @@ from dataplane.errors import (
     Refusal,
     ShuttingDown,
 )
-from dataplane.scheduler.effects import Admit, Effect, Reject, RejectReason
+from dataplane.scheduler.effects import Admit, Claim, Effect, Reject, RejectReason, Release
 from dataplane.scheduler.events import (
     Arrived,
+    ClaimGranted,
+    ClaimRefused,
     Event,
     Finished,
     KeyChanged,
@@ -33,6 +38,8 @@ from dataplane.scheduler.events import (
     PoolChanged,
     PoolGone,
     PoolPolicy,
+    RegimeChanged,
+    SlotsFreed,
     Woken,
 )
 from dataplane.scheduler.order import Hierarchical, Order, Weighted
@@ -57,13 +64,15 @@ class Limits:
 class Admission:
     """Admits requests to the pools of one replica. Not to be shared between event loops."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, has_fleet: bool = False) -> None:
         self._limits: Final = limits
+        self._fleet: Fleet | None = None
         self._core: Final = Scheduler(
             ORDERS[limits.algorithm](),
             ceiling=limits.ceiling,
             timeout=limits.timeout,
             pool_idle=limits.pool_idle,
+            has_fleet=has_fleet,
         )
         self._numbers: Final = itertools.count(1)
         self._undecided: dict[int, Permit] = {}
@@ -124,6 +133,30 @@ class Admission:
                 self._policies.pop(id, None)
                 self._post(PoolGone(id))
 
+    # For a fleet that shares its slots
+
+    def join(self, fleet: Fleet) -> None:
+        """Before the first request, where `has_fleet`: what carries claims and releases."""
+        self._fleet = fleet
+
+    def holdings(self) -> list[Holding]:
+        """Everything that runs, as the fleet's books have it."""
+        return [] if self._fleet is None else self._fleet.holdings(self._core.running())
+
+    def stand(self, stance: Stance) -> None:
+        """How limits hold here from now on."""
+        self._post(RegimeChanged(stance.claims, stance.divisor, stance.paused))
+
+    def answered(self, event: ClaimGranted | ClaimRefused) -> None:
+        """The fleet's answer to a claim."""
+        self._post(event)
+
+    def slots_freed(self, pool: str, *, ceiling: bool) -> None:
+        """Another replica gave back a slot; with `ceiling` one that others than its pool want."""
+        self._post(SlotsFreed(pool))
+        if ceiling:
+            self._post(SlotsFreed(None))
+
     # Life
 
     def close(self) -> None:
@@ -161,6 +194,9 @@ class Admission:
         self._set_timer()
 
     def _perform(self, effect: Effect, because: Callable[[], Refusal] | None) -> None:
+        if isinstance(effect, Claim | Release):
+            self._carry(effect)
+            return
         permit = self._undecided.pop(effect.request)
         match effect:
             case Admit():
@@ -173,6 +209,13 @@ class Admission:
             case Reject(_, RejectReason.KEY_GONE):
                 assert because is not None, "whoever says a key is gone says why"
                 permit.decide(because())
+
+    def _carry(self, effect: Claim | Release) -> None:
+        assert self._fleet is not None, "only a replica that has joined a fleet claims"
+        if isinstance(effect, Claim):
+            self._fleet.claim(effect)
+        else:
+            self._fleet.release(effect)
 
     def _set_timer(self) -> None:
         """Have `Woken` come in time. A timer set too early is left to fire and set anew."""

@@ -1,0 +1,142 @@
+"""The parts that make one replica a member of a fleet, put together around its admission.
+
+Claims and releases, the heartbeat, and announcements each have a Redis client of their own: what
+requests do never keeps a heartbeat waiting, and a subscription blocks nobody.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from dataplane.admission import Admission
+from dataplane.admission.announcements import Announcement, Announcements, Deaf, Freed, Listening
+from dataplane.admission.fleet import Fleet
+from dataplane.admission.heartbeat import Heartbeat
+from dataplane.admission.replica import ReplicaSettings, Stance
+from dataplane.admission.slots.port import Heard, SlotsUnavailable
+from dataplane.admission.slots.redis import RedisSlots, server_warnings
+from dataplane.admission.slots.scripts import RedisScripts
+from shared import redis_keys
+from shared.redis import client
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+def instance_name() -> str:
+    """A name for this run of this replica, which no other run of any replica has."""
+    return f"{socket.gethostname()[:64]}-{secrets.token_hex(6)}"
+
+
+class Cluster:
+    """One replica's membership. Made on the loop it runs on.
+
+    `repaired` hears of slots that had to be put right, by kind and how many.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        *,
+        redis_url: str,
+        answer_secs: float,
+        ttl_secs: float,
+        settings: ReplicaSettings,
+        repaired: Callable[[str, int], None],
+    ) -> None:
+        self.name: Final = instance_name()
+        self._admission: Final = admission
+        self._answer_secs: Final = answer_secs
+        self._repaired: Final = repaired
+        self._requests = client(redis_url, name="obleth-slots")
+        self._beats = client(redis_url, connections=2, name="obleth-heartbeat")
+        self._ear = client(redis_url, connections=2, name="obleth-announcements")
+        self._slots = RedisSlots(
+            RedisScripts(self._requests, secs=answer_secs),
+            replica=self.name,
+            ttl=ttl_secs,
+            heartbeats=RedisScripts(self._beats, secs=answer_secs),
+        )
+        self._heartbeat = Heartbeat(
+            self._slots,
+            self.name,
+            settings,
+            holdings=admission.holdings,
+            changed=self._changed,
+            done=self._beat_done,
+        )
+        self._fleet = Fleet(
+            self._slots,
+            self.name,
+            post=admission.answered,
+            unavailable=self._heartbeat.slots_unavailable,
+            lapsed=self._heartbeat.lapsed,
+        )
+        self._announcements = Announcements(
+            self._ear,
+            redis_keys.RELEASED,
+            self._heard,
+            secs=answer_secs,
+            quiet=settings.heartbeat,
+        )
+
+    @property
+    def stance(self) -> Stance:
+        """How limits hold here now."""
+        return self._heartbeat.stance
+
+    async def start(self) -> None:
+        """Become a member. Works without Redis: the replica is then on its own part at once."""
+        self._admission.join(self._fleet)
+        self._admission.stand(self.stance)
+        self._heartbeat.start()
+        self._announcements.start()
+        try:
+            for warning in await server_warnings(self._beats, secs=self._answer_secs):
+                log.warning("redis_unsuitable", detail=warning)
+        except SlotsUnavailable as error:
+            log.warning("redis_away", detail=str(error))
+
+    async def stop(self) -> None:
+        """After nothing runs any more: give back what the books still have, and be gone."""
+        await self._announcements.stop()
+        await self._heartbeat.stop()
+        await self._fleet.settled()
+        try:
+            await self._slots.leave(self._admission.holdings())
+        except SlotsUnavailable as error:
+            # What is left on the books lapses with this replica's time to live.
+            log.warning("slots_not_given_back", detail=str(error))
+        for redis in (self._requests, self._beats, self._ear):
+            await redis.aclose()
+
+    def _changed(self, stance: Stance) -> None:
+        log.info(
+            "fairshare_mode",
+            mode=stance.mode,
+            replicas=stance.replicas,
+            divisor=stance.divisor,
+            claims=stance.claims,
+        )
+        self._admission.stand(stance)
+
+    def _beat_done(self, heard: Heard | None) -> None:
+        if heard is None:
+            return
+        for kind, count in (("reclaimed", heard.reclaimed), ("reasserted", heard.repaired)):
+            if count:
+                self._repaired(kind, count)
+
+    def _heard(self, announcement: Announcement) -> None:
+        match announcement:
+            case Freed(pool, ceiling):
+                self._admission.slots_freed(pool, ceiling=ceiling)
+            case Deaf(reason):
+                log.warning("announcements_lost", detail=reason)
+            case Listening():
+                pass
+        self._heartbeat.announced(announcement)
