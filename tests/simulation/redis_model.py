@@ -93,10 +93,10 @@ class RedisModel:
                 self.set_text(mark, "1")
                 self._expiry[mark] = self._now + mark_life
                 return name
-        for key in sets:
-            self._add(key, id, lease)
         self._note(shared[2], id, note)
         self._keep(shared[2], lease)
+        for key in sets:
+            self._add(key, id, lease)
         return "granted"
 
     def _release(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[int]:

@@ -67,12 +67,14 @@ local function claim(keys_at, args_at)
       return name
     end
   end
+  -- First the index: should one of the sets turn out to be something else, a heartbeat finds there
+  -- what was begun.
+  redis.call('HSET', KEYS[3], id, note)
+  keep(KEYS[3], lease)
   for _, limit in ipairs(limits) do
     redis.call('ZADD', limit[2], whole(now + lease), id)
     keep(limit[2], lease)
   end
-  redis.call('HSET', KEYS[3], id, note)
-  keep(KEYS[3], lease)
   return 'granted'
 end
 

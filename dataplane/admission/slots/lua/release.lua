@@ -32,6 +32,8 @@ for number = 0, (#ARGV - 1) / ARGS_EACH - 1 do
   for at = 1, 3 do
     removed = math.max(removed, redis.call('ZREM', KEYS[key + at], id))
   end
+  -- Last the index: should one of the sets turn out to be something else, a heartbeat finds there
+  -- what is still to be done.
   redis.call('HDEL', KEYS[2], id)
   if removed == 1 then
     announce(pool, { KEYS[3], KEYS[key + 4], KEYS[key + 5], KEYS[key + 6] })

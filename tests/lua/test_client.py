@@ -1,0 +1,98 @@
+"""How Redis is called: once, in time, and each reply to whoever asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from shared import redis as shared_redis
+from shared.redis import RedisUnavailable, round_trip
+from tests.redis_server import PATIENT_SECS, Server
+
+SLOW = "local n = redis.call('INCR', KEYS[1]); local at = 0; while at < 4e7 do at = at + 1 end"
+
+
+async def test_a_call_that_timed_out_ran_once(redis: Redis) -> None:
+    with pytest.raises(RedisUnavailable):
+        await round_trip(redis, [("EVAL", SLOW, 1, "runs")], secs=0.05)
+    assert await round_trip(redis, [("GET", "runs")], secs=PATIENT_SECS) == ["1"]
+
+
+async def test_the_url_cannot_switch_retries_on(own_server: Server) -> None:
+    options = "retry_on_timeout=true&socket_timeout=9&max_connections=1000"
+    redis = shared_redis.client(f"{own_server.url}?{options}", connections=3)
+    pool = redis.connection_pool
+    assert pool.max_connections == 3
+    connection = pool.make_connection()
+    assert connection.retry.get_retries() == 0
+    assert connection.socket_timeout is None
+    await redis.aclose()
+
+
+async def test_a_refused_command_has_its_error_in_its_place(redis: Redis) -> None:
+    replies = await round_trip(redis, [("SET", "a", "1"), ("HGET", "a", "b"), ("GET", "a")], secs=9)
+    assert replies[0] is True
+    assert isinstance(replies[1], ResponseError)
+    assert replies[2] == "1"
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_a_server_that_does_not_answer_costs_no_more_than_the_deadline(
+    own_server: Server, redis: Redis, running: bool
+) -> None:
+    if running:
+        own_server.signal(signal.SIGSTOP)
+    else:
+        await own_server.stop()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    calls = [round_trip(redis, [("GET", "a")], secs=0.2) for _ in range(100)]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(result, RedisUnavailable) for result in results)
+    assert loop.time() - began < PATIENT_SECS
+    if running:
+        own_server.signal(signal.SIGCONT)
+    else:
+        await own_server.start()
+    assert await round_trip(redis, [("PING",)], secs=PATIENT_SECS) == [True]
+
+
+async def test_each_reply_belongs_to_its_own_command_however_many_are_cut_off(
+    own_server: Server,
+) -> None:
+    async with shared_redis.client(own_server.url, connections=2) as redis:
+        wrong: list[Any] = []
+
+        async def ask(number: int) -> None:
+            replies = await round_trip(redis, [("ECHO", str(number))], secs=PATIENT_SECS)
+            if replies != [str(number)]:
+                wrong.append((number, replies))
+
+        for number in range(400):
+            tasks = [asyncio.create_task(ask(number * 10 + each)) for each in range(4)]
+            # Cut off at every stage: before it runs, while it waits, writes, reads, ends.
+            for _ in range(number % 9):
+                await asyncio.sleep(0)
+            tasks[0].cancel()
+            tasks[1].cancel()
+            await asyncio.sleep(0)
+            tasks[1].cancel()
+            await asyncio.wait(tasks)
+            assert not tasks[3].cancelled()
+            assert tasks[3].exception() is None
+        assert wrong == []
+        pool = redis.connection_pool
+        assert len(pool._in_use_connections) == 0
+        assert len(pool._available_connections) <= 2
+
+
+async def test_more_calls_than_connections_wait_for_their_turn(own_server: Server) -> None:
+    async with shared_redis.client(own_server.url, connections=2) as redis:
+        calls = [round_trip(redis, [("INCR", "n")], secs=PATIENT_SECS) for _ in range(200)]
+        replies = await asyncio.gather(*calls)
+    assert sorted(reply for (reply,) in replies) == list(range(1, 201))

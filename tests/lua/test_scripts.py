@@ -1,0 +1,293 @@
+"""The scripts on a real server that loses, delays, forgets and holds what it should not."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+from redis.asyncio import Redis
+
+from dataplane.admission.slots import scripts
+from dataplane.admission.slots.port import Answer, SlotsUnavailable
+from dataplane.admission.slots.redis import (
+    RedisSlots,
+    eviction_warnings,
+    server_warnings,
+    version_warnings,
+)
+from dataplane.admission.slots.scripts import MalformedScript, RedisScripts, parse
+from shared import redis as shared_redis
+from tests.lua.parts import KEYS, claim, held, replica, two, until
+from tests.redis_server import PATIENT_SECS, Server
+
+POOL, TENANT, KEY = KEYS.sets("m", "t", "k")
+GRANTED = Answer.GRANTED
+
+
+def test_a_script_without_its_contract_does_not_load() -> None:
+    text = "-- Purpose: x\n-- KEYS: none\n-- ARGV: none\n-- Returns: 1\n-- Safe to repeat? Yes.\n"
+    assert parse("good", text + "return 1").name == "good"
+    for line in text.splitlines():
+        with pytest.raises(MalformedScript, match=r"bad\.lua"):
+            parse("bad", text.replace(line + "\n", "") + "return 1")
+
+
+def test_no_script_names_a_key_or_looks_for_any() -> None:
+    for script in scripts.load().values():
+        code = "\n".join(line for line in script.text.splitlines() if not line.startswith("--"))
+        assert "'KEYS'" not in code
+        assert "SCAN" not in code
+        assert "obleth" not in code
+        assert "os." not in code
+        assert "while" not in code, "every loop runs over something that ends"
+
+
+async def test_scripts_that_redis_forgot_are_sent_again_and_nobody_notices(redis: Redis) -> None:
+    one, _ = await two(redis)
+    for number in range(20):
+        await redis.script_flush()
+        assert await one.exchange([held(f"a{number - 1}")], [claim(f"a{number}", pool_size=1)]) == [
+            GRANTED
+        ]
+
+
+async def test_scripts_are_sent_by_name_once_redis_knows_them(
+    own_server: Server, redis: Redis
+) -> None:
+    one, _ = await two(redis)
+    await one.exchange([], [claim("a")])
+    before = await own_server.calls()
+    await one.exchange([held("a")], [claim("b")])
+    after = await own_server.calls()
+    assert after["evalsha"] - before["evalsha"] == 2
+    assert after["script|load"] == before["script|load"]
+
+
+async def test_a_restart_without_data_leaves_nobody_with_a_wrong_right(
+    own_server: Server, redis: Redis
+) -> None:
+    one, other = await two(redis)
+    await one.exchange([], [claim("a"), claim("b")])
+    await own_server.stop()
+    with pytest.raises(SlotsUnavailable):
+        await one.exchange([held("a")], [])
+    await own_server.start()
+    assert await other.exchange([], [claim("c")]) == [Answer.NOT_LIVE]
+    await other.heartbeat([])
+    await one.heartbeat([held("b")])
+    await other.heartbeat([])
+    assert await other.exchange([], [claim("d"), claim("e")]) == [GRANTED, Answer.POOL]
+
+
+async def test_a_grant_whose_answer_was_lost_is_given_back_by_the_next_heartbeat(
+    own_server: Server, redis: Redis
+) -> None:
+    _, other = await two(redis)
+    hurried = RedisSlots(
+        RedisScripts(redis, secs=0.1),
+        replica="one",
+        ttl=15,
+        heartbeats=RedisScripts(redis, secs=PATIENT_SECS),
+    )
+    await hurried.exchange([held("none")], [])
+    own_server.signal(signal.SIGSTOP)
+    with pytest.raises(SlotsUnavailable):
+        await hurried.exchange([], [claim("late", pool_size=1)])
+    own_server.signal(signal.SIGCONT)
+    await until(lambda: redis.zcard(POOL))
+    assert await other.exchange([], [claim("b", pool_size=1)]) == [Answer.POOL]
+    assert (await hurried.heartbeat([])).repaired == 1
+    assert await other.exchange([], [claim("c", pool_size=1)]) == [GRANTED]
+
+
+async def test_a_cancelled_exchange_leaves_nothing_behind_after_the_next_heartbeat(
+    redis: Redis,
+) -> None:
+    one, _ = await two(redis)
+    for number in range(40):
+        task = asyncio.create_task(one.exchange([], [claim(f"a{number}", pool_size=1000)]))
+        for _ in range(number % 8):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    # What was sent before it was cut off may be carried out a moment later.
+    await redis.ping()
+    await one.heartbeat([])
+    await one.heartbeat([])
+    assert await redis.zcard(KEYS.all) == 0
+
+
+async def test_what_ends_while_it_is_being_asserted_does_not_stay_on_the_books(
+    redis: Redis,
+) -> None:
+    one, _ = await two(redis)
+    for number in range(1, 60):
+        id = f"a{number}"
+        await one.exchange([], [claim(id)])
+        beat = asyncio.create_task(one.heartbeat([held(id)]))
+        for _ in range(number):
+            await asyncio.sleep(0)
+        await one.exchange([held(id)], [])
+        await beat
+        assert await redis.exists(POOL, TENANT, KEY, KEYS.all, KEYS.held("one")) == 0
+
+
+async def test_a_claim_under_way_is_left_alone_by_a_heartbeat(redis: Redis) -> None:
+    one, _ = await two(redis)
+    for number in range(30):
+        id = f"a{number}"
+        claiming = asyncio.create_task(one.exchange([], [claim(id)]))
+        for _ in range(number):
+            await asyncio.sleep(0)
+        await one.heartbeat([])
+        assert await claiming == [GRANTED]
+        assert await redis.zcard(POOL) == 1
+        await one.exchange([held(id)], [])
+
+
+@pytest.mark.parametrize("key", [POOL, TENANT, KEY, KEYS.all])
+async def test_something_else_under_a_sets_name_stops_grants_until_all_have_asserted_again(
+    redis: Redis, key: str
+) -> None:
+    one, other = await two(redis)
+    await one.exchange([], [claim("a")])
+    await redis.set(key, "not a set")
+    with pytest.raises(SlotsUnavailable, match="WRONGTYPE"):
+        await other.exchange([], [claim("b", tenant_cap=5, key_cap=5)])
+    await other.heartbeat([])
+    assert await one.exchange([], [claim("c")]) == [Answer.NOT_LIVE]
+    await one.heartbeat([held("a")])
+    await other.heartbeat([])
+    assert await redis.type(key) == "zset"
+    assert await other.exchange([], [claim("d"), claim("e")]) == [GRANTED, Answer.POOL]
+
+
+@pytest.mark.parametrize("key", [KEYS.roster, KEYS.held("one")])
+async def test_something_else_under_a_hashs_name_is_put_right_by_heartbeats(
+    redis: Redis, key: str
+) -> None:
+    one, other = await two(redis)
+    await one.exchange([], [claim("a")])
+    await redis.set(key, "not a hash")
+    with pytest.raises(SlotsUnavailable, match="WRONGTYPE"):
+        await one.exchange([], [claim("b")])
+    await one.heartbeat([held("a")])
+    await other.heartbeat([])
+    await one.heartbeat([held("a")])
+    assert await one.exchange([], [claim("c"), claim("d")]) == [GRANTED, Answer.POOL]
+
+
+async def test_one_pools_keys_deleted_are_back_after_a_heartbeat(redis: Redis) -> None:
+    one, other = await two(redis)
+    await one.exchange([], [claim("a"), claim("b")])
+    await redis.delete(POOL)
+    assert (await one.heartbeat([held("a"), held("b")])).repaired == 2
+    assert await other.exchange([], [claim("c")]) == [Answer.POOL]
+
+
+async def test_a_clock_set_back_does_not_keep_the_dead_alive(redis: Redis) -> None:
+    one, other = await two(redis)
+    await one.exchange([], [claim("a"), claim("b")])
+    # As if everything had been written by a clock an hour ahead.
+    for key in (KEYS.all, POOL, TENANT, KEY):
+        for id, end in await redis.zrange(key, 0, -1, withscores=True):
+            await redis.zadd(key, {id: end + 3_600_000})
+    for name, record in (await redis.hgetall(KEYS.roster)).items():
+        heard, _, rest = record.partition(" ")
+        await redis.hset(KEYS.roster, name, f"{int(heard) + 3_600_000} {rest}")
+    assert await other.exchange([], [claim("c")]) == [Answer.POOL]
+    await other.heartbeat([])
+    now_s, now_us = await redis.time()
+    latest = now_s * 1000 + now_us // 1000 + 15_000
+    for key in (KEYS.all, POOL):
+        assert all(end <= latest for _, end in await redis.zrange(key, 0, -1, withscores=True))
+    for record in (await redis.hgetall(KEYS.roster)).values():
+        assert int(record.split()[0]) <= latest - 15_000
+
+
+async def test_two_replicas_may_reclaim_at_once(redis: Redis) -> None:
+    dead, ones = replica(redis, "dead", ttl=0.2), [replica(redis, f"r{at}") for at in range(3)]
+    await dead.heartbeat([held(f"a{at}") for at in range(10)])
+    for one in ones:
+        await one.heartbeat([])
+    await asyncio.sleep(0.3)
+    heard = await asyncio.gather(*(one.heartbeat([]) for one in ones))
+    assert sum(each.reclaimed for each in heard) == 10
+    assert heard[0].live == ("r0", "r1", "r2")
+
+
+async def test_large_limits_and_times_are_written_as_whole_numbers(redis: Redis) -> None:
+    one, _ = await two(redis)
+    big = claim("a", pool_size=200_000_000, ceiling=2**53 - 1)
+    assert await one.exchange([], [big]) == [GRANTED]
+    for record in (await redis.hgetall(KEYS.roster)).values():
+        assert all(part.isdigit() for part in record.split())
+    (_, end), *_ = await redis.zrange(POOL, 0, -1, withscores=True)
+    assert end == int(end)
+
+
+async def test_a_read_only_server_is_unavailable(redis: Redis) -> None:
+    one, _ = await two(redis)
+    await redis.replicaof("127.0.0.1", "1")
+    with pytest.raises(SlotsUnavailable, match=r"(?i)read.?only"):
+        await one.exchange([], [claim("a")])
+    with pytest.raises(SlotsUnavailable):
+        await one.heartbeat([])
+    await redis.replicaof("NO", "ONE")
+    await one.heartbeat([])
+    assert await one.exchange([], [claim("b")]) == [GRANTED]
+
+
+async def test_everything_of_the_books_goes_away_by_itself(redis: Redis) -> None:
+    one, other = await two(redis)
+    await one.exchange([], [claim("a"), claim("b")])
+    await other.exchange([], [claim("c")])
+    names = [name async for name in redis.scan_iter()]
+    assert len(names) == 7
+    for name in names:
+        assert 0 < await redis.pttl(name) <= 30_000
+
+
+async def test_requests_at_once_share_calls(own_server: Server, redis: Redis) -> None:
+    one, _ = await two(redis)
+    for at_once, most in ((1, 2), (32, 2), (256, 8)):
+        ids = [f"{at_once}-{number}" for number in range(at_once)]
+        before = await own_server.calls()
+        await one.exchange([], [claim(id, pool_size=1000, ceiling=1000) for id in ids])
+        await one.exchange([held(id) for id in ids], [])
+        after = await own_server.calls()
+        assert after["evalsha"] - before["evalsha"] == most
+
+
+async def test_a_server_that_may_drop_slots_is_told_of(redis: Redis) -> None:
+    assert await server_warnings(redis, secs=PATIENT_SECS) == []
+    await redis.config_set("maxmemory", "100mb")
+    assert await server_warnings(redis, secs=PATIENT_SECS) == []
+    await redis.config_set("maxmemory-policy", "volatile-lru")
+    (warning,) = await server_warnings(redis, secs=PATIENT_SECS)
+    assert "maxmemory-policy volatile-lru" in warning
+
+
+async def test_a_server_that_is_not_there_says_nothing() -> None:
+    async with shared_redis.client("redis://127.0.0.1:1/0") as nobody:
+        with pytest.raises(SlotsUnavailable):
+            await server_warnings(nobody, secs=PATIENT_SECS)
+
+
+@pytest.mark.parametrize(
+    ("info", "fine"),
+    [
+        ({"redis_version": "6.2.0"}, True),
+        ({"redis_version": "7.0.15"}, True),
+        ({"redis_version": "10.1"}, True),
+        ({"redis_version": "6.0.16"}, False),
+        ({"redis_version": "5.0.7"}, False),
+        ({"redis_version": "odd"}, False),
+        ({}, False),
+        ({"redis_version": "5.0", "server_name": "valkey", "valkey_version": "8.0.1"}, True),
+    ],
+)
+def test_too_old_a_server_is_told_of(info: dict[str, str], fine: bool) -> None:
+    assert (list(version_warnings(info)) == []) is fine
+    assert list(eviction_warnings({"maxmemory": 0, "maxmemory_policy": "allkeys-lru"})) == []
