@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from dataplane.admission import Admission, Limits
+from dataplane.admission.replica import ReplicaSettings
 from dataplane.budgets.database import DatabaseTermStore
 from dataplane.budgets.local import LocalBudgets
-from dataplane.metrics import Metrics, PoolFigures
+from dataplane.cluster import Cluster
+from dataplane.metrics import FleetFigures, Metrics, PoolFigures
 from dataplane.observers import CountRequests, LogRequests, RecordUsage
 from dataplane.openai_api.endpoint import Gateway, GatewayOptions
 from dataplane.openai_api.server_protocol import http_protocol
@@ -31,9 +33,6 @@ from dataplane.usage.recorder import UsageRecorder
 from shared.database import Database
 from shared.network import NetworkRules
 from shared.policy import EndpointPolicy
-
-MODE: Final = "local"
-"""One process, its slots and budgets in memory."""
 
 log = structlog.get_logger(__name__)
 
@@ -65,12 +64,16 @@ class DataPlane:
                 ceiling=settings.global_max_in_flight,
                 timeout=settings.admission_timeout_secs,
                 pool_idle=settings.pool_idle_secs,
-            )
+            ),
+            has_fleet=settings.redis_url is not None,
         )
         self._renewal = Renewal(self.policy, self.admission)
         self.policy.subscribe(self._renewal.changed)
         self._budgets = LocalBudgets(DatabaseTermStore(self._database))
-        metrics = Metrics(is_registered=self._is_registered, pools=self._pools)
+        metrics = Metrics(
+            is_registered=self._is_registered, pools=self._pools, fleet=self._fleet_figures
+        )
+        self._cluster = None if settings.redis_url is None else self._member(settings, metrics)
         self._usage = UsageRecorder(
             DatabaseUsageStore(self._database),
             retention_days=settings.usage_retention_days,
@@ -103,6 +106,8 @@ class DataPlane:
         await self.policy.start()
         await self._budgets.start()
         await self._usage.start()
+        if self._cluster is not None:
+            await self._cluster.start()
         self._warn_of_a_low_ceiling()
 
     async def drain(self, grace_secs: float) -> None:
@@ -117,6 +122,8 @@ class DataPlane:
 
     async def stop(self) -> None:
         """After `drain`: write what is to be written, and close everything."""
+        if self._cluster is not None:
+            await self._cluster.stop()
         await self._renewal.stop()
         await self.policy.stop()
         await asyncio.gather(self._budgets.stop(), self._usage.stop())
@@ -133,7 +140,30 @@ class DataPlane:
 
     def readiness(self) -> Readiness:
         """Whether requests should be sent here, and what stands in the way."""
-        return assess(self.policy, mode=MODE, is_draining=self._is_draining)
+        mode = self._fleet_figures().mode
+        return assess(self.policy, mode=mode, is_draining=self._is_draining)
+
+    def _fleet_figures(self) -> FleetFigures:
+        if self._cluster is None:
+            return FleetFigures()
+        stance = self._cluster.stance
+        return FleetFigures(stance.mode, stance.replicas)
+
+    def _member(self, settings: DataPlaneSettings, metrics: Metrics) -> Cluster:
+        assert settings.redis_url is not None, "without Redis there is no fleet"
+        return Cluster(
+            self.admission,
+            redis_url=settings.redis_url,
+            answer_secs=settings.redis_response_timeout_ms / 1000,
+            ttl_secs=settings.effective_replica_ttl_secs,
+            settings=ReplicaSettings(
+                heartbeat=settings.fairshare_replica_heartbeat_secs,
+                shared_slots=settings.fairshare_shared_slots,
+                replica_aware=settings.fairshare_replica_aware,
+                expected_replicas=settings.fairshare_expected_replicas,
+            ),
+            repaired=metrics.repaired,
+        )
 
     def _warn_of_a_low_ceiling(self) -> None:
         settings = self._settings

@@ -155,9 +155,9 @@ class Metrics:
             attempts = series.attempts[outcome] = self._attempts.labels(label, outcome)
         attempts.inc()
 
-    def repaired(self, kind: str) -> None:
-        """A count was put right. `kind` names what, out of a fixed set."""
-        self._repairs.labels(kind).inc()
+    def repaired(self, kind: str, count: int = 1) -> None:
+        """Something was put right, `count` times. `kind` names what, out of a fixed set."""
+        self._repairs.labels(kind).inc(count)
 
     def usage_dropped(self, count: int) -> None:
         """Usage rows were lost."""

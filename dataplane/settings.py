@@ -72,6 +72,9 @@ class ReplicaSettings(Settings):
 
     fairshare_shared_slots: bool = True
     fairshare_replica_aware: bool = True
+    fairshare_expected_replicas: int = Field(
+        1, ge=1, le=10_000, description="Replicas to count on where Redis is away at the start."
+    )
     fairshare_replica_heartbeat_secs: float = Field(5, ge=0.1, le=300, allow_inf_nan=False)
     fairshare_replica_ttl_secs: float = Field(
         15,
