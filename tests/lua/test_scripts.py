@@ -133,6 +133,24 @@ async def test_what_ends_while_it_is_being_asserted_does_not_stay_on_the_books(
         assert await redis.exists(POOL, TENANT, KEY, KEYS.all, KEYS.held("one")) == 0
 
 
+async def test_a_claim_made_anew_is_never_granted_and_then_taken_off_the_books(
+    redis: Redis,
+) -> None:
+    one, _ = await two(redis)
+    for number in range(60):
+        id = f"a{number}"
+        await redis.hset(KEYS.held("one"), id, "m:t:k")
+        await redis.zadd(POOL, {id: 9_999_999_999_999})
+        beat = asyncio.create_task(one.heartbeat([]))
+        for _ in range(number):
+            await asyncio.sleep(0)
+        answers = await one.exchange([], [claim(id, pool_size=1)])
+        await beat
+        on_books = await redis.zscore(POOL, id) is not None
+        assert on_books is (answers == [GRANTED])
+        await one.exchange([held(id)], [])
+
+
 async def test_a_claim_under_way_is_left_alone_by_a_heartbeat(redis: Redis) -> None:
     one, _ = await two(redis)
     for number in range(30):

@@ -69,6 +69,8 @@ class RedisSlots:
         """Claims made since the last heartbeat began and not known to have come to nothing."""
         self._ended: set[str] | None = None
         """What was released since the heartbeat under way began; None: none is under way."""
+        self._giving_back: frozenset[str] = frozenset()
+        """What the heartbeat under way found on the books that nobody held, and releases."""
         self._suspect: dict[str, None] = {}
         """Sets that refused a claim since the last heartbeat, or may not be sets at all: worth
         looking at."""
@@ -77,6 +79,17 @@ class RedisSlots:
         self, releases: Sequence[Holding], claims: Sequence[Claim]
     ) -> Sequence[Answer]:
         """See `Slots`."""
+        # A claim made anew after its answer was lost must not meet its own release.
+        sent = [claim for claim in claims if claim.id not in self._giving_back]
+        answers = await self._exchange(releases, sent)
+        if len(sent) == len(claims):
+            return answers
+        answered = dict(zip((claim.id for claim in sent), answers, strict=True))
+        return [answered.get(claim.id, Answer.POOL) for claim in claims]
+
+    async def _exchange(
+        self, releases: Sequence[Holding], claims: Sequence[Claim]
+    ) -> Sequence[Answer]:
         for holding in releases:
             self._young.discard(holding.id)
             if self._ended is not None:
@@ -118,6 +131,7 @@ class RedisSlots:
                 for id, note in index.items()
                 if id not in held and id not in recent and id not in self._young
             ]
+            self._giving_back = frozenset(holding.id for holding in unheld)
             still = [holding for holding in holdings if holding.id not in ended]
             missing, reclaimed = await self._repair(still, unheld, longest_ms)
             live, asserted = await self._settle(complete)
@@ -126,6 +140,7 @@ class RedisSlots:
                 await self._heartbeats.run(list(self._release_calls(again)))
         finally:
             self._ended = None
+            self._giving_back = frozenset()
         repaired = len(unheld) + sum(id not in ended for id in missing)
         return Heard(live, reclaimed, repaired, asserted, lapsed)
 
