@@ -10,7 +10,7 @@ from tests.architecture import tree
 LONGEST_FILE = 450  # 400 is the aim; beyond this there is a second thing in it
 LONGEST_FUNCTION = 60
 SHARED_MODULES = 12
-SHARED_LINES = 1500
+SHARED_LINES = 2000
 
 
 def test_the_import_contracts_hold() -> None:
