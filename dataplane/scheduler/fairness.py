@@ -89,7 +89,7 @@ class Node:
     @property
     def served_tokens(self) -> int:
         """The score as a count of tokens: what it was charged, or raised to."""
-        return self.score * self.weight // SCORE_UNIT
+        return (self.score * self.weight + SCORE_UNIT // 2) // SCORE_UNIT
 
 
 N = TypeVar("N", bound=Node)

@@ -14,11 +14,14 @@ bounded by the pool's size and not by how many wait.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from dataplane.scheduler.fairness import Level, Node
 from dataplane.scheduler.state import Group, Tenant
 from shared.policy import GroupPolicy, TenantPolicy
+
+EVERYONE: Final = ""
+"""The id of the one group in which all tenants stand where groups do not count."""
 
 
 class Order(Protocol):
@@ -55,7 +58,7 @@ class Hierarchical:
 
 class Weighted:
     name = "weighted"
-    _everyone = GroupPolicy(name="", weight=1)
+    _everyone = GroupPolicy(name=EVERYONE, weight=1)
 
     def group_of(self, tenant: TenantPolicy) -> GroupPolicy:
         return self._everyone

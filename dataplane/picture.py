@@ -1,0 +1,142 @@
+"""The live picture: what the scheduler of this replica looks like now, as others may read it.
+
+One function makes it, for the published view, the replica's own page and tests alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nsmallest
+from itertools import chain
+
+import msgspec
+
+from dataplane.live_view import (
+    KEYS_A_POOL,
+    KEYS_IN_ALL,
+    TENANTS_A_POOL,
+    TENANTS_IN_ALL,
+    GroupView,
+    KeyView,
+    PoolView,
+    TenantView,
+    busiest,
+    fullness,
+)
+from dataplane.scheduler.fairness import SCORE_UNIT, Node
+from dataplane.scheduler.order import EVERYONE
+from dataplane.scheduler.scheduler import Scheduler
+from dataplane.scheduler.state import Key, Pool, Tenant
+
+
+def pools(core: Scheduler, now: float) -> tuple[PoolView, ...]:
+    """Every pool with work, fullest first; `now` is the time of the scheduler's events.
+
+    Tenants and keys are bounded, in each pool and over all, the busiest first.
+    """
+    views = sorted((_pool(pool, now) for pool in core.pools if pool.has_work), key=fullness)
+    tenants = nsmallest(TENANTS_IN_ALL, chain.from_iterable(v.tenants for v in views), key=busiest)
+    keys = nsmallest(KEYS_IN_ALL, chain.from_iterable(v.keys for v in views), key=busiest)
+    if sum(len(view.tenants) for view in views) == len(tenants) and (
+        sum(len(view.keys) for view in views) == len(keys)
+    ):
+        return tuple(views)
+    kept = set(map(id, chain(tenants, keys)))
+    return tuple(
+        msgspec.structs.replace(
+            view,
+            tenants=tuple(each for each in view.tenants if id(each) in kept),
+            keys=tuple(each for each in view.keys if id(each) in kept),
+        )
+        for view in views
+    )
+
+
+def _pool(pool: Pool, now: float) -> PoolView:
+    tenants = list(pool.tenants.values())
+    keys = [key for tenant in tenants for key in tenant.keys.nodes.values() if key.has_work]
+    heads = [head.arrived_at for key in keys if (head := key.head()) is not None]
+    return PoolView(
+        id=pool.policy.id,
+        model=pool.policy.model,
+        size=pool.size,
+        configured_size=pool.policy.size,
+        size_source=pool.policy.size_source,
+        in_flight=pool.running,
+        queued=pool.waiting,
+        held=pool.held,
+        virtual_time=_level_chosen_from(pool) / SCORE_UNIT,
+        oldest_wait_ms=round((now - min(heads)) * 1000) if heads else 0,
+        groups=_groups(tenants),
+        tenants=tuple(_tenant(each) for each in nsmallest(TENANTS_A_POOL, tenants, key=_busy)),
+        keys=tuple(_key(each) for each in nsmallest(KEYS_A_POOL, keys, key=_busy)),
+    )
+
+
+def _level_chosen_from(pool: Pool) -> int:
+    """The virtual time of the first level that has anything to choose: groups, or tenants where
+    groups do not count."""
+    groups = pool.groups.nodes
+    if len(groups) == 1 and EVERYONE in groups:
+        return groups[EVERYONE].tenants.virtual_time
+    return pool.groups.virtual_time
+
+
+def _groups(tenants: Iterable[Tenant]) -> tuple[GroupView, ...]:
+    """The groups of tenants with work, in name order, whether or not they count here."""
+    members: dict[str, list[Tenant]] = {}
+    for tenant in tenants:
+        members.setdefault(tenant.policy.group.name, []).append(tenant)
+    views = []
+    for name, each in sorted(members.items()):
+        counts = each[0].group.id == name
+        weight = each[0].policy.group.weight
+        served = (
+            each[0].group.served_tokens if counts else sum(tenant.served_tokens for tenant in each)
+        )
+        views.append(
+            GroupView(
+                name=name,
+                weight=weight,
+                in_flight=sum(tenant.running for tenant in each),
+                queued=sum(tenant.waiting for tenant in each),
+                held=sum(tenant.held for tenant in each),
+                served_tokens=served,
+                share_score=served / weight,
+            )
+        )
+    return tuple(views)
+
+
+def _tenant(tenant: Tenant) -> TenantView:
+    return TenantView(
+        id=tenant.id,
+        name=tenant.policy.name,
+        group=tenant.policy.group.name,
+        weight=tenant.weight,
+        max_in_flight=tenant.configured_cap,
+        in_flight=tenant.running,
+        queued=tenant.waiting,
+        held=tenant.held,
+        served_tokens=tenant.served_tokens,
+        share_score=tenant.score / SCORE_UNIT,
+    )
+
+
+def _key(key: Key) -> KeyView:
+    return KeyView(
+        id=key.id,
+        tenant_id=key.tenant.id,
+        name=key.policy.name,
+        weight=key.weight,
+        max_in_flight=key.configured_cap,
+        in_flight=key.running,
+        queued=key.waiting,
+        held=key.held,
+        served_tokens=key.served_tokens,
+        share_score=key.score / SCORE_UNIT,
+    )
+
+
+def _busy(node: Node) -> tuple[int, int, str]:
+    return (-(node.occupied + node.waiting), -node.waiting, node.name)

@@ -1,0 +1,160 @@
+"""What a replica says of its scheduler, and how several replicas' words become one picture."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dataplane import live_view, picture
+from dataplane.live_view import PoolView, ReplicaView
+from dataplane.scheduler.events import PoolPolicy
+from dataplane.scheduler.order import Weighted
+from tests.simulation.world import World, a_key
+
+
+def pools(world: World) -> dict[str, PoolView]:
+    return {pool.model: pool for pool in picture.pools(world.core, world.now)}
+
+
+def view_of(world: World, instance: str = "r1", taken_at: float = 0.0) -> ReplicaView:
+    return ReplicaView(
+        instance=instance,
+        url=f"http://{instance}:9091",
+        version="1",
+        mode="shared",
+        algorithm="hierarchical",
+        replicas=2,
+        started_at=0.0,
+        taken_at=taken_at,
+        global_max_in_flight=4096,
+        configured_global_max_in_flight=4096,
+        in_flight=world.core.in_flight,
+        queued=world.core.queued,
+        pools=picture.pools(world.core, world.now),
+    )
+
+
+def busy_world() -> World:
+    world = World()
+    for _ in range(10):
+        world.send(a_key("chat", group="chat", group_weight=500, key="a"), tokens=100)
+    for _ in range(3):
+        world.send(a_key("batch", group="api", group_weight=50, cap=2), tokens=50)
+    return world
+
+
+def test_the_picture_counts_what_runs_and_waits_at_every_level() -> None:
+    world = busy_world()
+    world.run(2)
+    (pool,) = pools(world).values()
+    assert (pool.size, pool.in_flight, pool.queued, pool.oldest_wait_ms) == (8, 8, 5, 2000)
+    groups = {group.name: (group.in_flight, group.queued, group.weight) for group in pool.groups}
+    assert groups == {"api": (0, 3, 50), "chat": (8, 2, 500)}
+    tenants = {t.name: (t.in_flight, t.queued, t.max_in_flight, t.group) for t in pool.tenants}
+    assert tenants == {"chat": (8, 2, None, "chat"), "batch": (0, 3, 2, "api")}
+    assert [(k.name, k.tenant_id, k.in_flight, k.queued) for k in pool.keys] == [
+        ("a", "chat", 8, 2),
+        ("key", "batch", 0, 3),
+    ]
+
+
+def test_the_picture_says_what_each_was_charged_and_where_it_stands() -> None:
+    (pool,) = pools(busy_world()).values()
+    chat = next(tenant for tenant in pool.tenants if tenant.id == "chat")
+    assert (chat.served_tokens, chat.share_score) == (800, 8.0)
+    group = next(group for group in pool.groups if group.name == "chat")
+    assert (group.served_tokens, group.share_score) == (800, pytest.approx(1.6))
+    assert pool.virtual_time > 0
+
+
+def test_groups_are_counted_where_the_algorithm_has_none() -> None:
+    world = World(Weighted())
+    for tenant in ("a", "b"):
+        world.send(a_key(tenant, group="both", group_weight=7), tokens=100)
+    (pool,) = pools(world).values()
+    assert [(g.name, g.weight, g.in_flight, g.served_tokens) for g in pool.groups] == [
+        ("both", 7, 2, 200)
+    ]
+
+
+def test_pools_without_work_are_left_out_and_the_fullest_comes_first() -> None:
+    world = World()
+    for size, sent in ((4, 1), (2, 2), (100, 3)):
+        for _ in range(sent):
+            world.send(a_key("t"), pool=PoolPolicy(f"m{size}", f"m{size}", size))
+    world.finish(world.send(a_key("t"), pool=PoolPolicy("idle", "idle", 1)))
+    assert list(pools(world)) == ["m2", "m4", "m100"]
+
+
+def test_the_busiest_tenants_and_keys_are_kept_where_there_are_too_many() -> None:
+    world = World()
+    for n in range(700):
+        for _ in range(1 + (n >= 690)):
+            world.send(a_key(f"t{n:03}"), pool=PoolPolicy("m", "m", 1))
+    (pool,) = pools(world).values()
+    assert (len(pool.tenants), len(pool.keys)) == (512, 128)
+    assert {tenant.name for tenant in pool.tenants[:10]} == {f"t{n}" for n in range(690, 700)}
+    assert (pool.in_flight, pool.queued) == (1, 709)
+    assert sum(group.queued for group in pool.groups) == 709
+
+
+def test_all_pools_together_are_bounded_too() -> None:
+    world = World()
+    for p in range(6):
+        for n in range(500):
+            world.send(a_key(f"p{p}t{n}"), pool=PoolPolicy(f"m{p}", f"m{p}", 1))
+    views = picture.pools(world.core, world.now)
+    assert sum(len(pool.tenants) for pool in views) == 2048
+    assert sum(len(pool.keys) for pool in views) == 512
+    assert [pool.queued for pool in views] == [499] * 6
+
+
+def test_a_view_is_the_same_after_it_was_published() -> None:
+    view = view_of(busy_world())
+    assert live_view.decode(live_view.encode(view)) == view
+
+
+def test_a_view_of_a_newer_replica_is_understood_as_far_as_it_goes() -> None:
+    view = view_of(busy_world())
+    text = live_view.encode(view).replace(b'{"', b'{"something_new":[1,{"x":2}],"', 1)
+    assert live_view.decode(text) == view
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"instance": 3}', b"\xff"])
+def test_what_is_no_view_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError):
+        live_view.decode(text)
+
+
+def test_counts_of_replicas_add_up_and_a_tenant_on_both_is_one_tenant() -> None:
+    first, second = World(), World()
+    for _ in range(3):
+        first.send(a_key("t"), pool=PoolPolicy("m", "m", 4))
+    for _ in range(2):
+        second.send(a_key("t"), pool=PoolPolicy("m", "m", 4))
+    second.send(a_key("u"), pool=PoolPolicy("m", "m", 4))
+    (pool,) = live_view.merge([view_of(first, "r1"), view_of(second, "r2")])
+    assert (pool.in_flight, pool.queued, pool.size) == (6, 0, 4)
+    assert {tenant.id: tenant.in_flight for tenant in pool.tenants} == {"t": 5, "u": 1}
+
+
+def test_what_is_one_number_for_the_fleet_is_taken_from_the_newest_view() -> None:
+    worlds = []
+    for size in (4, 6):
+        world = World()
+        world.send(a_key("t", weight=size), pool=PoolPolicy("m", "m", size))
+        worlds.append(world)
+    newest, oldest = view_of(worlds[1], "r2", taken_at=2.0), view_of(worlds[0], "r1", taken_at=1.0)
+    for views in ([newest, oldest], [oldest, newest]):
+        (pool,) = live_view.merge(views)
+        assert (pool.configured_size, pool.tenants[0].weight) == (6, 6)
+
+
+def test_merging_one_view_changes_nothing_but_the_order_of_groups() -> None:
+    view = view_of(busy_world())
+    assert live_view.merge([view]) == view.pools
+
+
+def test_views_are_plain_values() -> None:
+    view = view_of(busy_world())
+    assert msgspec.to_builtins(view)["pools"][0]["tenants"][0]["id"] == "chat"
