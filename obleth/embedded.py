@@ -176,13 +176,8 @@ def prepare(settings: LogSettings) -> None:
 
 
 def _check_sharing(workers: int, settings: RedisSettings) -> None:
-    """Refuse what would break every limit, and say what sharing there is not yet."""
+    """Refuse what would break every limit."""
     if workers == 1:
-        if settings.redis_url is not None:
-            log.warning(
-                "OBLETH_REDIS_URL is set, but this version does not share slots and budgets:"
-                " this process enforces every limit alone"
-            )
         return
     if settings.redis_url is None:
         raise Failed(
@@ -191,8 +186,8 @@ def _check_sharing(workers: int, settings: RedisSettings) -> None:
             WRONG_USE,
         )
     raise Failed(
-        f"{workers} workers cannot share slots in this version, with or without OBLETH_REDIS_URL;"
-        " start one",
+        f"{workers} workers of one command are not in this version: start"
+        " `obleth dataplane` once for each, on ports of its own",
         WRONG_USE,
     )
 

@@ -81,12 +81,10 @@ def test_several_workers_without_redis_are_refused(obleth: Command, command: str
     )
 
 
-def test_several_workers_are_refused_with_redis_too_while_nothing_is_shared(
-    obleth: Command,
-) -> None:
+def test_several_workers_of_one_command_are_refused_with_redis_too(obleth: Command) -> None:
     code, _, err = obleth("dataplane", "--workers", "2", REDIS_URL="redis://127.0.0.1:6379")
     assert code == 2
-    assert err.startswith("obleth: 2 workers cannot share slots in this version")
+    assert err.startswith("obleth: 2 workers of one command are not in this version")
 
 
 @pytest.mark.parametrize(
