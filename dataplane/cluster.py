@@ -1,26 +1,32 @@
 """The parts that make one replica a member of a fleet, put together around its admission.
 
-Claims and releases, the heartbeat, and announcements each have a Redis client of their own: what
-requests do never keeps a heartbeat waiting, and a subscription blocks nobody.
+Claims and releases, the heartbeat, the published view and announcements each have a Redis client of
+their own: what requests do never keeps a heartbeat waiting, and a subscription blocks nobody.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
+import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Final
 
 import structlog
 
+from dataplane import picture
 from dataplane.admission import Admission
 from dataplane.admission.announcements import Announcement, Announcements, Deaf, Freed, Listening
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
-from dataplane.admission.replica import ReplicaSettings, Stance
+from dataplane.admission.replica import Mode, ReplicaSettings, Stance
 from dataplane.admission.slots.port import Heard, SlotsUnavailable
 from dataplane.admission.slots.redis import RedisSlots, server_warnings
 from dataplane.admission.slots.scripts import RedisScripts
+from dataplane.live_view import ReplicaView
+from dataplane.publisher import INTERVAL_SECS, Publisher
 from shared import redis_keys
 from shared.redis import client
 
@@ -35,7 +41,8 @@ def instance_name() -> str:
 class Cluster:
     """One replica's membership. Made on the loop it runs on.
 
-    `repaired` hears of slots that had to be put right, by kind and how many.
+    `url` is where this replica's operations listener is reached. `repaired` hears of slots that had
+    to be put right, by kind and how many.
     """
 
     def __init__(
@@ -43,6 +50,8 @@ class Cluster:
         admission: Admission,
         *,
         redis_url: str,
+        url: str,
+        algorithm: str,
         answer_secs: float,
         ttl_secs: float,
         settings: ReplicaSettings,
@@ -52,8 +61,12 @@ class Cluster:
         self._admission: Final = admission
         self._answer_secs: Final = answer_secs
         self._repaired: Final = repaired
+        self._url: Final = url
+        self._algorithm: Final = algorithm
+        self._started_at: Final = time.time()
         self._requests = client(redis_url, name="obleth-slots")
         self._beats = client(redis_url, connections=2, name="obleth-heartbeat")
+        self._views = client(redis_url, connections=2, name="obleth-views")
         self._ear = client(redis_url, connections=2, name="obleth-announcements")
         self._slots = RedisSlots(
             RedisScripts(self._requests, secs=answer_secs),
@@ -84,10 +97,39 @@ class Cluster:
             quiet=settings.heartbeat,
         )
 
+        self._publisher = Publisher(
+            self._views,
+            self.name,
+            view=self.view,
+            is_on=lambda: self.stance.mode is Mode.SHARED,
+            interval=min(INTERVAL_SECS, settings.heartbeat),
+            answer_secs=answer_secs,
+        )
+
     @property
     def stance(self) -> Stance:
         """How limits hold here now."""
         return self._heartbeat.stance
+
+    def view(self) -> ReplicaView:
+        """This replica's scheduler as it is now."""
+        core, stance = self._admission.core, self.stance
+        pools = picture.pools(core, asyncio.get_running_loop().time())
+        return ReplicaView(
+            instance=self.name,
+            url=self._url,
+            version=version("obleth"),
+            mode=stance.mode,
+            algorithm=self._algorithm,
+            replicas=stance.replicas,
+            started_at=self._started_at,
+            taken_at=time.time(),
+            global_max_in_flight=core.ceiling,
+            configured_global_max_in_flight=core.configured_ceiling,
+            in_flight=core.in_flight,
+            queued=core.queued,
+            pools=pools,
+        )
 
     async def start(self) -> None:
         """Become a member. Works without Redis: the replica is then on its own part at once."""
@@ -95,6 +137,7 @@ class Cluster:
         self._admission.stand(self.stance)
         self._heartbeat.start()
         self._announcements.start()
+        self._publisher.start()
         try:
             for warning in await server_warnings(self._beats, secs=self._answer_secs):
                 log.warning("redis_unsuitable", detail=warning)
@@ -104,6 +147,7 @@ class Cluster:
     async def stop(self) -> None:
         """After nothing runs any more: give back what the books still have, and be gone."""
         await self._announcements.stop()
+        await self._publisher.stop()
         await self._heartbeat.stop()
         await self._fleet.settled()
         try:
@@ -111,7 +155,7 @@ class Cluster:
         except SlotsUnavailable as error:
             # What is left on the books lapses with this replica's time to live.
             log.warning("slots_not_given_back", detail=str(error))
-        for redis in (self._requests, self._beats, self._ear):
+        for redis in (self._requests, self._beats, self._views, self._ear):
             await redis.aclose()
 
     def _changed(self, stance: Stance) -> None:

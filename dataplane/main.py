@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,7 @@ from dataplane.usage.recorder import UsageRecorder
 from shared.database import Database
 from shared.network import NetworkRules
 from shared.policy import EndpointPolicy
+from shared.settings import ListenAddress
 
 log = structlog.get_logger(__name__)
 
@@ -154,6 +156,8 @@ class DataPlane:
         return Cluster(
             self.admission,
             redis_url=settings.redis_url,
+            url=settings.advertise_url or _own_url(settings.metrics_listen),
+            algorithm=settings.fairshare_algorithm,
             answer_secs=settings.redis_response_timeout_ms / 1000,
             ttl_secs=settings.effective_replica_ttl_secs,
             settings=ReplicaSettings(
@@ -178,6 +182,11 @@ class DataPlane:
                 ceiling=settings.global_max_in_flight,
                 sum_of_pools=sum(sizes),
             )
+
+
+def _own_url(listen: ListenAddress) -> str:
+    """Where other machines find an operations listener: this host's name and the port."""
+    return f"http://{socket.gethostname()}:{listen.port}"
 
 
 def _gateway_options(settings: DataPlaneSettings) -> GatewayOptions:
