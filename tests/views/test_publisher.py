@@ -1,0 +1,138 @@
+"""A replica's view on a real Redis: there while slots are shared, gone when they are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from dataplane.live_view import ReplicaView
+from dataplane.publisher import Publisher, published
+from shared import redis as shared_redis
+from shared import redis_keys
+from shared.redis import RedisUnavailable
+from tests.redis_server import PATIENT_SECS, Server, server
+
+INTERVAL = 0.05
+
+
+@pytest.fixture
+async def own_server(tmp_path: Path) -> AsyncIterator[Server]:
+    async with server(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def redis(own_server: Server) -> AsyncIterator[Redis]:
+    async with shared_redis.client(own_server.url) as client:
+        yield client
+
+
+def view(name: str, in_flight: int = 0) -> ReplicaView:
+    return ReplicaView(
+        instance=name,
+        url="http://host:9091",
+        version="1",
+        mode="shared",
+        algorithm="hierarchical",
+        replicas=2,
+        started_at=1.0,
+        taken_at=2.0,
+        global_max_in_flight=10,
+        configured_global_max_in_flight=10,
+        in_flight=in_flight,
+        pools=(),
+    )
+
+
+class Replica:
+    """A publisher whose figures and mode the test sets."""
+
+    def __init__(self, redis: Redis, name: str = "r1") -> None:
+        self.redis, self.name = redis, name
+        self.in_flight = 0
+        self.is_on = True
+        self.publisher = Publisher(
+            redis,
+            name,
+            view=lambda: view(name, self.in_flight),
+            is_on=lambda: self.is_on,
+            interval=INTERVAL,
+            answer_secs=PATIENT_SECS,
+        )
+
+    async def seen(self) -> ReplicaView | None:
+        return (await published(self.redis, [self.name], answer_secs=PATIENT_SECS)).get(self.name)
+
+    async def until(self, in_flight: int | None) -> None:
+        """Until the view says this; None: until there is none."""
+        async with asyncio.timeout(10):
+            while (now := await self.seen()) is None or now.in_flight != in_flight:
+                if now is None and in_flight is None:
+                    return
+                await asyncio.sleep(INTERVAL / 5)
+
+
+async def test_a_view_follows_its_replica(redis: Redis) -> None:
+    replica = Replica(redis)
+    replica.publisher.start()
+    for in_flight in (0, 3, 5):
+        replica.in_flight = in_flight
+        await replica.until(in_flight)
+    await replica.publisher.stop()
+
+
+async def test_a_view_lives_for_three_intervals(redis: Redis) -> None:
+    replica = Replica(redis)
+    replica.publisher.start()
+    await replica.until(0)
+    life_ms = await redis.pttl(redis_keys.view("r1"))
+    assert 0 < life_ms <= 3 * INTERVAL * 1000
+    await replica.publisher.stop()
+
+
+async def test_a_clean_stop_takes_the_view_back(redis: Redis) -> None:
+    replica = Replica(redis)
+    replica.publisher.start()
+    await replica.until(0)
+    await replica.publisher.stop()
+    assert await replica.seen() is None
+    assert await redis.keys("*") == []
+
+
+async def test_a_replica_that_does_not_share_publishes_nothing(redis: Redis) -> None:
+    replica = Replica(redis)
+    replica.publisher.start()
+    await replica.until(0)
+    replica.is_on = False
+    await replica.until(None)
+    replica.is_on = True
+    await replica.until(0)
+    await replica.publisher.stop()
+
+
+async def test_publishing_goes_on_after_redis_was_away(redis: Redis, own_server: Server) -> None:
+    replica = Replica(redis)
+    replica.publisher.start()
+    await replica.until(0)
+    await own_server.stop()
+    with pytest.raises(RedisUnavailable):
+        await replica.seen()
+    await own_server.start()
+    replica.in_flight = 7
+    await replica.until(7)
+    await replica.publisher.stop()
+
+
+async def test_views_that_are_not_there_or_make_no_sense_are_left_out(redis: Redis) -> None:
+    replica = Replica(redis, "r2")
+    replica.publisher.start()
+    await replica.until(0)
+    await redis.set(redis_keys.view("odd"), "[1, 2]")
+    found = await published(redis, ["r1", "r2", "odd"], answer_secs=PATIENT_SECS)
+    assert list(found) == ["r2"]
+    assert await published(redis, [], answer_secs=PATIENT_SECS) == {}
+    await replica.publisher.stop()
