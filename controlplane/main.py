@@ -18,7 +18,12 @@ from controlplane.endpoints.router import router as endpoints_router
 from controlplane.endpoints.service import EndpointService
 from controlplane.groups.router import router as groups_router
 from controlplane.groups.service import GroupService
-from controlplane.invalidation import InvalidationPublisher, NobodyListens
+from controlplane.invalidation import (
+    InTurn,
+    InvalidationPublisher,
+    NobodyListens,
+    RedisPublisher,
+)
 from controlplane.keys.router import router as keys_router
 from controlplane.keys.service import KeyService
 from controlplane.models.router import router as models_router
@@ -59,6 +64,8 @@ class ControlPlane:
 
     app: FastAPI
     database: Database
+    announcer: RedisPublisher | None = None
+    """What tells the replicas of changes, where there is Redis."""
 
     async def start(self) -> None:
         """Bring the database up to this build's schema.
@@ -68,7 +75,9 @@ class ControlPlane:
         await schema.migrate(self.database.url)
 
     async def stop(self) -> None:
-        """Close the database. Call it once, when nothing is served any more."""
+        """Close what is connected. Call it once, when nothing is served any more."""
+        if self.announcer is not None:
+            await self.announcer.stop()
         await self.database.close()
 
 
@@ -80,11 +89,19 @@ def build(
 ) -> ControlPlane:
     """The control plane under `settings`. Nothing is connected to before `start`.
 
-    `publisher` tells the data plane of changes; without one it finds out from the database.
+    With Redis, changes are announced to every replica there. `publisher` tells a data plane that is
+    reached otherwise; one that is not told finds out from the database.
     `effective` is what `/settings` shows, by field, if that is more than these settings.
     """
     database = Database(settings.database_url)
-    store = PolicyStore(database, publisher or NobodyListens())
+    announcer = None
+    publishers = [publisher or NobodyListens()]
+    if settings.redis_url is not None:
+        announcer = RedisPublisher(
+            settings.redis_url, answer_secs=settings.redis_response_timeout_ms / 1000
+        )
+        publishers.append(announcer)
+    store = PolicyStore(database, InTurn(*publishers))
     tenants = TenantService(any_model=settings.upstream_base_url is not None)
     models = ModelService(tenants, gateway=settings.affinity())
     endpoints = EndpointService(
@@ -109,7 +126,7 @@ def build(
         TransferService(models, endpoints),
         EffectiveSettings({variable_name(name): value for name, value in shown.items()}),
     )
-    return ControlPlane(app, database)
+    return ControlPlane(app, database, announcer)
 
 
 def _app(tokens: Tokens) -> FastAPI:

@@ -23,6 +23,7 @@ from dataplane.ops import app as operations
 from dataplane.ops.readiness import Readiness, assess
 from dataplane.policy.cache import PolicyCache
 from dataplane.policy.database import DatabasePolicySource
+from dataplane.policy.subscriber import InvalidationSubscriber
 from dataplane.proxy.aiohttp_upstream import AiohttpUpstream
 from dataplane.proxy.endpoint_choice import EndpointChoice
 from dataplane.proxy.forward import Forwarder
@@ -71,6 +72,7 @@ class DataPlane:
         )
         self._renewal = Renewal(self.policy, self.admission)
         self.policy.subscribe(self._renewal.changed)
+        self._changes = self._listener(settings)
         self._budgets = LocalBudgets(DatabaseTermStore(self._database))
         metrics = Metrics(
             is_registered=self._is_registered, pools=self._pools, fleet=self._fleet_figures
@@ -105,6 +107,8 @@ class DataPlane:
 
     async def start(self) -> None:
         """Load policy and begin what runs in the background; works without a database, unready."""
+        if self._changes is not None:
+            self._changes.start()
         await self.policy.start()
         await self._budgets.start()
         await self._usage.start()
@@ -126,6 +130,8 @@ class DataPlane:
         """After `drain`: write what is to be written, and close everything."""
         if self._cluster is not None:
             await self._cluster.stop()
+        if self._changes is not None:
+            await self._changes.stop()
         await self._renewal.stop()
         await self.policy.stop()
         await asyncio.gather(self._budgets.stop(), self._usage.stop())
@@ -150,6 +156,15 @@ class DataPlane:
             return FleetFigures()
         stance = self._cluster.stance
         return FleetFigures(stance.mode, stance.replicas)
+
+    def _listener(self, settings: DataPlaneSettings) -> InvalidationSubscriber | None:
+        if settings.redis_url is None:
+            return None
+        return InvalidationSubscriber(
+            settings.redis_url,
+            self.policy.invalidate,
+            answer_secs=settings.redis_response_timeout_ms / 1000,
+        )
 
     def _member(self, settings: DataPlaneSettings, metrics: Metrics) -> Cluster:
         assert settings.redis_url is not None, "without Redis there is no fleet"
