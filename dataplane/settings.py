@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr
 
@@ -116,3 +117,16 @@ class DataPlaneSettings(
     LogSettings,
 ):
     """All of them."""
+
+    def for_worker(self, number: int) -> Self:
+        """The same for worker `number` of a host: its own operations port, and where it is reached.
+
+        An `advertise_url` is that of the first worker.
+        """
+        moved = self.metrics_listen.moved(number)
+        url = self.advertise_url
+        if url is not None and (port := urlsplit(url).port) is not None:
+            parts = urlsplit(url)
+            host = parts.netloc.rpartition(":")[0]
+            url = urlunsplit(parts._replace(netloc=f"{host}:{port + number}"))
+        return self.model_copy(update={"metrics_listen": moved, "advertise_url": url})

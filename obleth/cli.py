@@ -74,11 +74,19 @@ def controlplane() -> None:
 
 
 @app.command()
-def dataplane(workers: Workers = 1) -> None:
+def dataplane(
+    workers: Workers = 1,
+    worker: Annotated[int | None, typer.Option(hidden=True)] = None,
+    descriptor: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
     """Serve the data plane: what clients call."""
     from obleth import embedded
+    from obleth.workers import Place
 
-    embedded.run_data_plane(workers)
+    if worker is None or descriptor is None:
+        embedded.run_data_plane(workers)
+    else:
+        embedded.run_data_plane(1, Place.inherited(worker, descriptor))
 
 
 @app.command()

@@ -20,6 +20,7 @@ from obleth.failures import WRONG_USE, Failed
 from obleth.server import Listener
 from obleth.service import Service, run
 from obleth.settings import EmbeddedSettings, MigrationSettings
+from obleth.workers import Place, supervise
 from shared import observability
 from shared.database import DatabaseUnavailable
 from shared.invalidation import Invalidation
@@ -96,6 +97,12 @@ def run_embedded(workers: int) -> None:
     settings = load(EmbeddedSettings)
     prepare(settings)
     _check_sharing(workers, settings)
+    if workers > 1:
+        raise Failed(
+            "`obleth serve` is one process: for several start `obleth controlplane` and"
+            f" `obleth dataplane --workers {workers}`",
+            WRONG_USE,
+        )
     sockets = Sockets(
         server.bind(settings.proxy_listen, "OBLETH_PROXY_LISTEN"),
         server.bind(settings.admin_listen, "OBLETH_ADMIN_LISTEN"),
@@ -119,15 +126,27 @@ def run_control_plane() -> None:
     server.run(run(make))
 
 
-def run_data_plane(workers: int) -> None:
-    """`obleth dataplane`. Raises Failed."""
+def run_data_plane(workers: int, place: Place | None = None) -> None:
+    """`obleth dataplane`: one process, or the supervisor of several, or one of them in its place.
+
+    Raises Failed.
+    """
     settings = load(DataPlaneSettings)
     prepare(settings)
-    _check_sharing(workers, settings)
-    proxy = server.bind(settings.proxy_listen, "OBLETH_PROXY_LISTEN")
+    if place is None:
+        _check_sharing(workers, settings)
+        proxy = server.bind(settings.proxy_listen, "OBLETH_PROXY_LISTEN")
+        if workers > 1:
+            server.run(supervise(workers, proxy))
+            return
+    else:
+        proxy = place.proxy
+        settings = settings.for_worker(place.number)
     metrics = server.bind(settings.metrics_listen, "OBLETH_METRICS_LISTEN")
 
     def make() -> Service:
+        if place is not None:
+            place.follow_supervisor()
         plane = DataPlane(settings)
         return Service(
             [plane],
@@ -177,19 +196,12 @@ def prepare(settings: LogSettings) -> None:
 
 def _check_sharing(workers: int, settings: RedisSettings) -> None:
     """Refuse what would break every limit."""
-    if workers == 1:
-        return
-    if settings.redis_url is None:
+    if workers > 1 and settings.redis_url is None:
         raise Failed(
             f"{workers} workers need OBLETH_REDIS_URL: without it each would hand out every"
             " model's slots again",
             WRONG_USE,
         )
-    raise Failed(
-        f"{workers} workers of one command are not in this version: start"
-        " `obleth dataplane` once for each, on ports of its own",
-        WRONG_USE,
-    )
 
 
 def _database_problem(error: Exception) -> str:
