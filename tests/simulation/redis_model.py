@@ -63,6 +63,10 @@ class RedisModel:
         self._delete(key)
         self.keys[key] = text
 
+    def leases(self, key: str) -> Set:
+        """What a set of the books has, lapsed or not. For reading only. Raises `WrongType`."""
+        return self._set(key)
+
     # The scripts
 
     def _claim(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[list[str]]:
