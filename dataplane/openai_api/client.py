@@ -19,7 +19,6 @@ from typing import Any, Final, Protocol
 from dataplane.errors import RequestTimeout
 from dataplane.openai_api.cut_off import CutOff
 from dataplane.openai_api.dialects import HeaderList
-from dataplane.proxy import headers as crossing
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -46,8 +45,8 @@ class ClientStalled(Exception):
 class Connection(Protocol):
     """What a server that can do more than ASGI lets the application do with a connection."""
 
-    def when_lost(self, callback: Callable[[], None] | None) -> None:
-        """Have `callback` called when the connection is lost; None takes it back."""
+    lost_callbacks: set[Callable[[], None]]
+    """Called when the connection is lost, one for each request that still has to do with it."""
 
     def close(self) -> None:
         """Close in the middle of an answer, once what has been written has been read."""
@@ -72,6 +71,7 @@ class Client:
         self.path: Final[str] = scope["path"]
         self.query: Final[bytes] = scope["query_string"]
         self.headers: Final[list[tuple[bytes, bytes]]] = list(scope["headers"])
+        self._first: Final = dict(reversed(self.headers))
         self.has_started = False
         """Whether the head of an answer has been sent."""
         self.has_finished = False
@@ -105,7 +105,7 @@ class Client:
         Raises `ClientLeft`, `ClientStalled`, or what `cut` was given.
         """
         if self._connection is not None:
-            self._connection.when_lost(lambda: self.cut(ClientLeft()))
+            self._connection.lost_callbacks.add(self._lost)
         try:
             with self._block:
                 yield
@@ -113,17 +113,28 @@ class Client:
             if self._watcher is not None:
                 self._watcher.cancel()
             if self._connection is not None:
-                self._connection.when_lost(None)
+                self._connection.lost_callbacks.discard(self._lost)
             if self._stall_timer is not None:
                 self._stall_timer.cancel()
 
     def watch(self) -> None:
-        """From now on the client's leaving ends the block, whatever it is doing."""
-        self._watcher = self._loop.create_task(self._watch())
+        """From now on the client's leaving ends the block, whatever it is doing.
+
+        A server that calls back makes a task of one's own for it needless, once the body is read.
+        """
+        if self._connection is None or not self._body_has_ended:
+            self._watcher = self._loop.create_task(self._watch())
 
     def cut(self, reason: Exception) -> None:
         """End the block from outside with `reason`."""
         self._block.cut(reason)
+
+    def spare(self) -> None:
+        """Nothing cuts the block from now on: all that is left is to give back what it holds."""
+        self._block.close()
+
+    def _lost(self) -> None:
+        self.cut(ClientLeft())
 
     @contextmanager
     def cut_after(self, secs: float, reason: Exception) -> Iterator[None]:
@@ -147,24 +158,30 @@ class Client:
                 self._changed.clear()
                 await self._changed.wait()
 
+    # The head
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header, by its lower-case name."""
+        return self._first.get(name)
+
     # The body
 
     @property
     def declared_bytes(self) -> int | None:
         """The length the client declares for its body; None if it declares none."""
-        value = crossing.find(self.headers, b"content-length")
+        value = self.header(b"content-length")
         return int(value) if value is not None and value.isdigit() else None
 
     @property
     def waits_to_send(self) -> bool:
         """Whether the client sends its body only when asked to, and has not been asked."""
-        return not self._was_asked and crossing.find(self.headers, b"expect") is not None
+        return not self._was_asked and self.header(b"expect") is not None
 
     async def read(self) -> bytes:
         """The next piece of the body; empty once it has ended.
 
-        Raises `RequestTimeout` when the client has been waited for longer than allowed, counted
-        over the whole body, and `ClientLeft`.
+        Raises `ClientLeft`. Cuts the block with `RequestTimeout` when the client has been waited
+        for longer than allowed, counted over the whole body.
         """
         self._was_asked = True
         while not self._body_has_ended:
@@ -181,13 +198,16 @@ class Client:
     async def _next_message(self) -> MutableMapping[str, Any]:
         allowed = self._body_timeout_secs + self._body_bytes / BODY_BYTES_PER_SEC_MIN
         began = self._loop.time()
+        left = allowed - self._waited_secs
+        timer = self._loop.call_later(left, self._is_too_slow, allowed)
         try:
-            async with asyncio.timeout(allowed - self._waited_secs):
-                return await (self._receive() if self._watcher is None else self._take_ahead())
-        except TimeoutError:
-            raise RequestTimeout(allowed, self._body_bytes) from None
+            return await (self._receive() if self._watcher is None else self._take_ahead())
         finally:
+            timer.cancel()
             self._waited_secs += self._loop.time() - began
+
+    def _is_too_slow(self, allowed_secs: float) -> None:
+        self.cut(RequestTimeout(allowed_secs, self._body_bytes))
 
     async def _take_ahead(self) -> MutableMapping[str, Any]:
         while not self._ahead:

@@ -19,12 +19,17 @@ class CutOff:
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
         self._reason: Exception | None = None
+        self._is_closed = False
 
     def cut(self, reason: Exception) -> None:
         """End the block. Not to be called from within it."""
-        if self._task is not None and self._reason is None:
+        if self._task is not None and self._reason is None and not self._is_closed:
             self._reason = reason
             self._task.cancel()
+
+    def close(self) -> None:
+        """From now on `cut` does nothing. What has been cut before stays cut."""
+        self._is_closed = True
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()

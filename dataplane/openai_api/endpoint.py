@@ -39,7 +39,6 @@ from dataplane.openai_api.routes import Dialect, Kind, Route
 from dataplane.openai_api.session_id import DerivedSessions, Outline, Session, SessionHash
 from dataplane.openai_api.story import Story
 from dataplane.openai_api.token_estimate import UPLOAD, Estimate, estimate
-from dataplane.proxy import headers as crossing
 from dataplane.proxy.forward import Answer, Destination, Forwarder, Outgoing
 from dataplane.proxy.meter import Meter
 from dataplane.proxy.upstream import UpstreamError, UpstreamTimeout
@@ -205,13 +204,15 @@ class Gateway:
         outgoing = _outgoing(client, story, incoming, secret)
         async with self._admission.admit(Ask(key, model, tokens, story.session.id)) as slot:
             story.admitted(slot)
-            async with self._reserved(key, story, slot):
+            async with self._reserved(client, key, story, slot):
                 with client.cut_after(_time_limit(model), _took_too_long()):
                     async with self._forwarder.opened(destination, outgoing) as answer:
                         await self._relay(client, story, answer)
 
     @asynccontextmanager
-    async def _reserved(self, key: KeyPolicy, story: Story, slot: Slot) -> AsyncIterator[None]:
+    async def _reserved(
+        self, client: Client, key: KeyPolicy, story: Story, slot: Slot
+    ) -> AsyncIterator[None]:
         """The request's tokens, reserved for as long as the block runs and settled at its end."""
         try:
             reservation = await self._budgets.reserve(key, story.estimate.total)
@@ -222,6 +223,7 @@ class Gateway:
         try:
             yield
         finally:
+            client.spare()
             if not story.went_well:
                 slot.fail()
             await self._budgets.settle(reservation, story.tokens_used)
@@ -371,6 +373,6 @@ def _check_framing(client: Client) -> None:
             code="invalid_framing",
             closes=True,
         )
-    expectation = crossing.find(client.headers, b"expect")
+    expectation = client.header(b"expect")
     if expectation is not None and expectation.strip().lower() != b"100-continue":
         raise BadRequest("The request's `Expect` is not understood.", code="invalid_expect")

@@ -15,7 +15,6 @@ from dataplane.openai_api.body import JsonBody
 from dataplane.openai_api.client import Client
 from dataplane.openai_api.routes import Route
 from dataplane.openai_api.upload import Upload
-from dataplane.proxy import headers as crossing
 from dataplane.proxy.forward import OutgoingBody
 
 INLINE_BYTES_MAX: Final = 128 * 1024
@@ -73,13 +72,13 @@ class Intake:
     async def read(self, client: Client, route: Route) -> Incoming:
         """The request, as soon as its model is known; from then on the client is watched.
 
-        Raises `BadRequest`, `RequestTooLarge`, `RequestTimeout` and `ClientLeft`.
+        Raises `BadRequest`, `RequestTooLarge` and `ClientLeft`; see also `Client.read`.
         """
         declared = client.declared_bytes
         if declared is not None and declared > self._max_body_bytes:
             raise RequestTooLarge(self._max_body_bytes)
         _check_content_coding(client)
-        content_type = crossing.find(client.headers, b"content-type") or b""
+        content_type = client.header(b"content-type") or b""
         if route.takes_uploads and content_type.lower().startswith(b"multipart/form-data"):
             upload = await Upload.begin(client, content_type, self._max_body_bytes)
             client.watch()
@@ -114,7 +113,7 @@ def _may_ask(body: JsonBody) -> bool:
 
 
 def _check_content_coding(client: Client) -> None:
-    coding = crossing.find(client.headers, b"content-encoding")
+    coding = client.header(b"content-encoding")
     if coding is not None and coding.strip().lower() not in (b"", b"identity"):
         raise BadRequest(
             "Bodies with a `Content-Encoding` are not accepted.", code="unsupported_encoding"

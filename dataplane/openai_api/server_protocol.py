@@ -35,7 +35,10 @@ FLUSH_SECS: Final = 5.0
 """How long a connection that is being closed may take to be read to its end."""
 
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
-_HUNG_UP: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+_HALF_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
+"""Only Linux tells a peer that stopped sending from one that is slow; elsewhere it is noticed when
+reading goes on."""
+_HUNG_UP: Final = _HALF_CLOSED | select.POLLHUP | select.POLLERR
 
 
 class _WatchedFlow(FlowControl):
@@ -68,7 +71,7 @@ class _WatchedFlow(FlowControl):
         if self._transport.is_closing():
             return
         poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        poll.register(self._transport.get_extra_info("socket").fileno(), _HALF_CLOSED)
         if any(events & _HUNG_UP for _, events in poll.poll(0)):
             self._transport.abort()
         else:
@@ -96,7 +99,7 @@ class _GatewayConnection(asyncio.Protocol):
     ) -> None:
         state = {**app_state, CONNECTION: self}
         super().__init__(config, server_state, state, _loop)  # type: ignore[call-arg]
-        self._lost: Callable[[], None] | None = None
+        self.lost_callbacks: set[Callable[[], None]] = set()
         self._head_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -105,9 +108,6 @@ class _GatewayConnection(asyncio.Protocol):
         return self.cycle
 
     # client.Connection
-
-    def when_lost(self, callback: Callable[[], None] | None) -> None:
-        self._lost = callback
 
     def close(self) -> None:
         self.running.disconnected = True  # so that uvicorn takes the short answer as meant
@@ -128,7 +128,8 @@ class _GatewayConnection(asyncio.Protocol):
         super().connection_made(transport)
         self.flow = _WatchedFlow(self.transport)
         own = transport.get_extra_info("socket")
-        if own is not None and own.family in (socket.AF_INET, socket.AF_INET6):
+        over_tcp = own is not None and own.family in (socket.AF_INET, socket.AF_INET6)
+        if over_tcp and hasattr(socket, "TCP_USER_TIMEOUT"):  # which only Linux has
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self.unread_millis_max)
         self._mind_head()
 
@@ -145,8 +146,8 @@ class _GatewayConnection(asyncio.Protocol):
         if isinstance(self.flow, _WatchedFlow):
             self.flow.stop_looking()
         self._drop_head_timer()
-        if self._lost is not None:
-            self._lost()
+        for callback in list(self.lost_callbacks):
+            callback()
 
     def _mind_head(self) -> None:
         """Limit the time to the next whole head, from the first byte that belongs to it."""

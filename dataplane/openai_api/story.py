@@ -38,10 +38,10 @@ class Story:
         self._client: Final = client
         self._began: Final = time.monotonic()
         self._started_at: Final = time.time()
-        self.request_id: Final = request_id(client.headers)
+        self.request_id: Final = request_id(client.header(b"x-request-id"))
         self.dialect: Final = dialect_of(
             client.path,
-            says_anthropic_version=crossing.find(client.headers, b"anthropic-version") is not None,
+            says_anthropic_version=client.header(b"anthropic-version") is not None,
         )
         self.route: Route | None = None
         self.key: KeyPolicy | None = None
@@ -193,9 +193,8 @@ _OF_STREAMS: Final = {b"cache-control": b"no-cache", b"x-accel-buffering": b"no"
 """Nothing between the gateway and the client is to keep events or hold them back."""
 
 
-def request_id(headers: Headers) -> str:
+def request_id(given: bytes | None) -> str:
     """The client's own request id where it can be shown in a header and a log, else a new one."""
-    given = crossing.find(headers, b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
     return str(uuid7())

@@ -49,7 +49,7 @@ class Upload:
     async def begin(cls, client: Client, content_type: bytes, limit_bytes: int) -> Upload:
         """Read up to the model's name.
 
-        Raises `BadRequest`, `RequestTooLarge`, `RequestTimeout` and `ClientLeft`.
+        Raises `BadRequest`, `RequestTooLarge` and `ClientLeft`; see also `Client.read`.
         """
         scanner = MultipartScanner(boundary_of(content_type))
         kept = bytearray()

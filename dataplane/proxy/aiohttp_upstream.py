@@ -120,7 +120,8 @@ class _Connector(aiohttp.TCPConnector):
         line.protocol = protocol
         line.transport = protocol.transport
         line.is_reused = protocol in self._seen
-        self._seen.add(protocol)
+        if not line.is_reused:
+            self._seen.add(protocol)
         return connection
 
 

@@ -225,14 +225,14 @@ def test_a_per_minute_budget_is_stated_in_three_headers() -> None:
 
 @pytest.mark.parametrize("given", ["abc-123", "A._:/+=@~-z", "x" * 128])
 def test_a_harmless_request_id_is_kept(given: str) -> None:
-    assert request_id([(b"x-request-id", given.encode())]) == given
+    assert request_id(given.encode()) == given
 
 
 @pytest.mark.parametrize(
     "given", [b"", b"a b", b"a\r\nset-cookie: x=1", b"\xe4\xbd\xa0", b"x" * 129, b'"', b"{}"]
 )
 def test_any_other_request_id_is_replaced(given: bytes) -> None:
-    found = request_id([(b"x-request-id", given)])
+    found = request_id(given)
     assert found.encode() != given
     assert len(found) == 36
 
