@@ -330,7 +330,7 @@ async def test_holdings_stay_on_the_books_however_long_while_the_replica_is_hear
     one, two = pair
     await one.exchange([], [claim("a", pool_size=1)])
     for _ in range(10):
-        await world.passes(TTL - 1)
+        await world.passes(TTL - 5)
         await one.heartbeat([held("a")])
         await two.heartbeat([])
     assert await two.exchange([], [claim("b", pool_size=1)]) == [Answer.POOL]
@@ -339,9 +339,9 @@ async def test_holdings_stay_on_the_books_however_long_while_the_replica_is_hear
 async def test_what_the_dead_held_is_taken_back(world: World, pair: tuple[Slots, Slots]) -> None:
     one, two = pair
     await one.exchange([], [claim("a"), claim("b")])
-    await world.passes(TTL - 1)
+    await world.passes(TTL - 5)
     await two.heartbeat([])
-    await world.passes(2)
+    await world.passes(6)
     heard = await two.heartbeat([])
     assert (heard.live, heard.reclaimed) == (("two",), 2)
     assert await world.counts() == {"key:m:k": 2, "pool:m": 2, "tenant:m:t": 2}
@@ -366,10 +366,10 @@ async def test_a_replica_that_comes_back_frees_nothing_of_others(
     third = world.replica("three")
     await third.heartbeat([])
     await one.exchange([], [claim("a"), claim("b")])
-    await world.passes(TTL - 1)
+    await world.passes(TTL - 5)
     await two.heartbeat([])
     await third.heartbeat([])
-    await world.passes(2)
+    await world.passes(6)
     await two.heartbeat([])
     assert await two.exchange([], [claim("c"), claim("d")]) == [GRANTED, GRANTED]
     assert await one.exchange([held("a")], [claim("e")]) == [Answer.NOT_LIVE]
@@ -445,7 +445,7 @@ async def test_a_mark_is_forgotten_when_nobody_tries_again(
     one, two = pair
     await one.exchange([], [claim("a", pool_size=1)])
     await two.exchange([], [claim("b", pool_size=1)])
-    await world.passes(1.001)
+    await world.passes(2)
     await one.exchange([held("a")], [])
     assert await world.announced() == []
 
@@ -479,6 +479,8 @@ class CommandList:
     def __init__(self, number: int) -> None:
         self._random = random.Random(number)
         self._ids = 0
+        self.operations = 0
+        """Claims, releases and other calls so far."""
         self.holdings: dict[str, dict[str, Holding]] = {
             name: {} for name in ("one", "two", "three")
         }
@@ -515,9 +517,11 @@ class CommandList:
         for _ in range(length):
             name = choose.choice(list(fleet))
             slots, mine = fleet[name], self.holdings[name]
+            self.operations += 1
             action = choose.random()
             if action < 0.6:
                 releases, claims = self.releases(name), self.claims()
+                self.operations += len(releases) + len(claims)
                 answers = list(await slots.exchange(releases, claims))
                 for holding in releases:
                     mine.pop(holding.id, None)
@@ -543,14 +547,16 @@ class CommandList:
 
 
 async def test_the_model_does_what_the_scripts_do_on_random_commands() -> None:
-    commands = 0
+    operations = 0
     for number in range(6):
-        model = [seen async for seen in CommandList(number).play(ModelWorld(), 300)]
+        commands = CommandList(number)
+        model = [seen async for seen in commands.play(ModelWorld(), 300)]
+        operations += commands.operations
+        at = 0
         async with redis_world() as real:
             await real.passes(0)
-            at = 0
             async for seen in CommandList(number).play(real, 300):
                 assert seen == model[at], f"list {number}, step {at}"
                 at += 1
-        commands += at
-    assert commands == 6 * 600
+        assert at == len(model)
+    assert operations > 10_000
