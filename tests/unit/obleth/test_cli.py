@@ -81,10 +81,12 @@ def test_several_workers_without_redis_are_refused(obleth: Command, command: str
     )
 
 
-def test_several_workers_of_one_command_are_refused_with_redis_too(obleth: Command) -> None:
-    code, _, err = obleth("dataplane", "--workers", "2", REDIS_URL="redis://127.0.0.1:6379")
+def test_the_embedded_command_is_one_process_with_redis_too(obleth: Command) -> None:
+    code, _, err = obleth(
+        "serve", "--workers", "2", ADMIN_TOKEN="x" * 16, REDIS_URL="redis://127.0.0.1:6379"
+    )
     assert code == 2
-    assert err.startswith("obleth: 2 workers of one command are not in this version")
+    assert err.startswith("obleth: `obleth serve` is one process")
 
 
 @pytest.mark.parametrize(
