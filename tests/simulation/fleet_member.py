@@ -1,0 +1,361 @@
+"""One replica of a simulated fleet: the real admission, fleet, heartbeat and slots, put together as
+the data plane does, on a loop and links that may be broken; and the clients it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from dataplane.admission import Admission, Ask, Limits, Permit
+from dataplane.admission.announcements import Announcement, Freed, parse
+from dataplane.admission.fleet import Fleet
+from dataplane.admission.heartbeat import Heartbeat
+from dataplane.admission.replica import Mode, ReplicaSettings, Stance
+from dataplane.admission.slots.port import Heard, Holding, SlotsUnavailable
+from dataplane.admission.slots.redis import RedisSlots
+from dataplane.errors import Refusal
+from dataplane.scheduler.effects import Claim
+from dataplane.scheduler.events import ClaimGranted, ClaimRefused
+from shared.policy import KeyPolicy, ModelPolicy
+from tests.simulation.fleet_network import Link, Server
+from tests.simulation.fleet_time import Loop, Time
+
+T = TypeVar("T")
+
+SAME: Final = 1e-6
+"""Seconds within which two moments may be one."""
+
+Limit = tuple[str, ...]
+"""What a request counts against: ("ceiling",), ("pool", p), ("tenant", p, t) or ("key", p, k)."""
+
+
+class History(Generic[T]):
+    """What something was, from when."""
+
+    def __init__(self, first: T) -> None:
+        self._times = [0.0]
+        self._values = [first]
+
+    @property
+    def last(self) -> T:
+        return self._values[-1]
+
+    @property
+    def last_at(self) -> float:
+        """Since when it is what it is."""
+        return self._times[-1]
+
+    def add(self, now: float, value: T) -> None:
+        self._times.append(now)
+        self._values.append(value)
+
+    def during(self, start: float, end: float) -> list[T]:
+        """Everything it was at some moment from `start` to `end`."""
+        first = max(0, bisect.bisect_left(self._times, start) - 1)
+        return self._values[first : max(first + 1, bisect.bisect_right(self._times, end))]
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One request of a client, and what came of it."""
+
+    number: int
+    member: Member
+    key: KeyPolicy
+    model: ModelPolicy
+    secs: float
+    """How long it runs."""
+    asked_at: float = 0.0
+    id: str = ""
+    """As the books name it."""
+    entered_at: float | None = None
+    queue_secs: float = 0.0
+    end: str | None = None
+    task: asyncio.Task[None] | None = None
+    leaves_when_granted: bool = False
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        pool = self.model.id
+        return (
+            ("pool", pool),
+            ("ceiling",),
+            ("tenant", pool, self.key.tenant.id),
+            ("key", pool, self.key.id),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told what really happens."""
+
+    entered: Callable[[Request], None]
+    left: Callable[[Request], None]
+    ended: Callable[[Request], None]
+    said: Callable[[str], None]
+    broken: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """What all replicas of a fleet have in common. Times in seconds."""
+
+    heartbeat: float = 5.0
+    ttl: float = 15.0
+    ceiling: int = 64
+    timeout: float = 30.0
+    expected: int = 1
+
+
+class WatchedFleet(Fleet):
+    """Notes which claims are made, and that they are made for the limits that are configured."""
+
+    def __init__(self, member: Member, *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, **more)
+        self._member: Final = member
+
+    def claim(self, effect: Claim) -> None:
+        self._member.claims(effect)
+        super().claim(effect)
+
+
+class Member:
+    """A replica. Its state is read only to learn in which mode it is; what runs is in the ledger.
+
+    `choose` is for what is random in the product itself.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: FleetSettings,
+        time: Time,
+        loop: Loop,
+        server: Server,
+        choose: random.Random,
+        watch: Watch,
+    ) -> None:
+        self.name: Final = name
+        self.settings: Final = settings
+        self.loop: Final = loop
+        self.requests_link: Final = Link(server, time, loop, choose)
+        self.beats_link: Final = Link(server, time, loop, choose)
+        self.stances: Final[History[Stance | None]] = History(None)
+        self.sizes: dict[str, History[int]] = {}
+        self.caps: dict[str, History[int | None]] = {}
+        """Of tenants and keys, by id."""
+        self.models: dict[str, ModelPolicy] = {}
+        self.keys: dict[str, KeyPolicy] = {}
+        self.claimed_at: dict[int, float] = {}
+        """When each request last claimed the slot it runs in, unless it was refused."""
+        self.requests: dict[int, Request] = {}
+        """Those that have not ended, by the number their permit has here."""
+        self.running: dict[int, Request] = {}
+        self.counts: Counter[Limit] = Counter()
+        self.is_closing = False
+        self.is_gone = False
+        self.frozen_secs = 0.0
+        self.thawed_at = -1e9
+        self.is_damaged = False
+        """What it holds was taken off the books by a fault, and it has not asserted it since."""
+        self._asserts_all_since_damage = False
+        self._time: Final = time
+        self._choose: Final = choose
+        self.watch: Final = watch
+        self.admission: Admission
+        self.fleet: Fleet
+        self.heartbeat: Heartbeat
+        self.slots: RedisSlots
+        loop.call_soon(self._boot)
+
+    # What it is made of
+
+    def _boot(self) -> None:
+        settings = self.settings
+        self.admission = Admission(
+            Limits(ceiling=settings.ceiling, timeout=settings.timeout), has_fleet=True
+        )
+        self.slots = RedisSlots(
+            self.requests_link, replica=self.name, ttl=settings.ttl, heartbeats=self.beats_link
+        )
+        self.heartbeat = Heartbeat(
+            self.slots,
+            self.name,
+            ReplicaSettings(heartbeat=settings.heartbeat, expected_replicas=settings.expected),
+            holdings=self._holdings,
+            changed=self._changed,
+            done=self._beat_done,
+        )
+        self.fleet = WatchedFleet(
+            self,
+            self.slots,
+            self.name,
+            post=self._answered,
+            unavailable=self.heartbeat.slots_unavailable,
+            lapsed=self.heartbeat.lapsed,
+            draw=self._choose.uniform,
+        )
+        self.admission.join(self.fleet)
+        self._changed(self.heartbeat.stance)
+        self.heartbeat.start()
+        self.requests_link.hears = self._hear
+
+    def _changed(self, stance: Stance) -> None:
+        self.stances.add(self._time.now, stance)
+        self.watch.said(
+            f"{self.name} is {stance.mode} of {stance.replicas}, limits / {stance.divisor}"
+            f"{', claims' if stance.claims else ''}{', paused' if stance.paused else ''}"
+        )
+        self.admission.stand(stance)
+
+    def _holdings(self) -> list[Holding]:
+        self._asserts_all_since_damage = True
+        return self.admission.holdings()
+
+    def _beat_done(self, heard: Heard | None) -> None:
+        if heard is not None and self._asserts_all_since_damage:
+            self.is_damaged = False
+
+    def _answered(self, event: ClaimGranted | ClaimRefused) -> None:
+        if isinstance(event, ClaimRefused):
+            self.claimed_at.pop(event.request, None)
+        self.admission.answered(event)
+        request = self.requests.get(event.request)
+        if request is not None and request.leaves_when_granted:
+            self.leave(request)
+
+    def _hear(self, message: dict[str, object]) -> None:
+        said: Announcement | None = parse(json.dumps(message))
+        if isinstance(said, Freed):
+            self.admission.slots_freed(said.pool, ceiling=said.ceiling)
+        if said is not None:
+            self.heartbeat.announced(said)
+
+    # What is known of it
+
+    @property
+    def stance(self) -> Stance | None:
+        return self.stances.last
+
+    @property
+    def is_shared(self) -> bool:
+        return self.stance is not None and self.stance.mode is Mode.SHARED
+
+    def limit(self, limit: Limit) -> History[int | None] | History[int]:
+        """How a limit is configured, as far as this replica has heard."""
+        match limit:
+            case ("ceiling",):
+                return History(self.settings.ceiling)
+            case ("pool", pool):
+                return self.sizes[pool]
+            case (_, _, who):
+                return self.caps[who]
+        raise AssertionError(limit)
+
+    def claims(self, claim: Claim) -> None:
+        """A claim is about to be made."""
+        self.claimed_at[claim.request] = self._time.now
+        pool = claim.pool
+        for limit, claimed in (
+            (("pool", pool), claim.pool_size),
+            (("ceiling",), claim.ceiling),
+            (("tenant", pool, claim.tenant), claim.tenant_cap),
+            (("key", pool, claim.key), claim.key_cap),
+        ):
+            known = self.limit(limit).during(self._time.now - SAME, self._time.now)
+            if claimed not in known:
+                self.watch.broken(f"{self.name} claims for {limit} at {claimed}, it is {known}")
+
+    def damaged(self) -> None:
+        self.is_damaged = True
+        self._asserts_all_since_damage = False
+
+    # What happens to it
+
+    def learn(self, models: list[ModelPolicy], keys: list[KeyPolicy]) -> None:
+        """Its policies are these from now on."""
+        now = self._time.now
+        self.models = {model.id: model for model in models}
+        self.keys = {key.id: key for key in keys}
+        for model in models:
+            size = model.max_in_flight or 0
+            history = self.sizes.setdefault(model.id, History(size))
+            if history.last != size:
+                history.add(now, size)
+        for key in keys:
+            for who, cap in (
+                (key.id, key.max_in_flight),
+                (key.tenant.id, key.tenant.max_in_flight),
+            ):
+                limit = self.caps.setdefault(who, History(cap))
+                if limit.last != cap:
+                    limit.add(now, cap)
+        self.admission.models_changed(models)
+        for waiting in self.admission.waiting_keys:
+            self.admission.key_changed(self.keys[waiting.id])
+
+    def serve(self, request: Request) -> None:
+        request.task = self.loop.create_task(self._serve(request))
+
+    def leave(self, request: Request) -> None:
+        """The request's client is gone."""
+        if request.task is not None:
+            request.task.cancel()
+
+    def stop(self, grace: float) -> asyncio.Task[None]:
+        return self.loop.create_task(self._stop(grace))
+
+    async def _stop(self, grace: float) -> None:
+        self.is_closing = True
+        self.admission.close()
+        await self.admission.drain(grace)
+        for request in list(self.requests.values()):
+            self.leave(request)
+        while self.requests:
+            await asyncio.sleep(0)
+        await self.heartbeat.stop()
+        await self.fleet.settled()
+        try:
+            await self.slots.leave(self.admission.holdings())
+        except SlotsUnavailable as error:
+            self.watch.said(f"{self.name} could not give back its slots: {error}")
+        self.is_gone = True
+        self.watch.said(f"{self.name} has stopped")
+
+    async def _serve(self, request: Request) -> None:
+        end = "left"
+        permit: Permit | None = None
+        frozen = self.frozen_secs
+        request.asked_at = self._time.now
+        request.key, request.model = self.keys[request.key.id], self.models[request.model.id]
+        try:
+            permit = self.admission.admit(Ask(request.key, request.model, request.number % 7 * 50))
+            request.id = f"{self.name}:{permit.request}"
+            self.requests[permit.request] = request
+            async with permit:
+                request.queue_secs = permit.queue_ms / 1000
+                request.entered_at = self._time.now
+                self.running[permit.request] = request
+                self.watch.entered(request)
+                try:
+                    await asyncio.sleep(request.secs)
+                    end = "served"
+                finally:
+                    del self.running[permit.request]
+                    self.watch.left(request)
+        except Refusal as refusal:
+            end = type(refusal).__name__
+            request.queue_secs = self._time.now - request.asked_at - self.frozen_secs + frozen
+        finally:
+            if permit is not None:
+                self.requests.pop(permit.request, None)
+                self.claimed_at.pop(permit.request, None)
+            assert request.end is None, "a request ends once"
+            request.end = end
+            self.watch.ended(request)
