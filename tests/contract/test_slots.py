@@ -548,7 +548,7 @@ class CommandList:
 
 async def test_the_model_does_what_the_scripts_do_on_random_commands() -> None:
     operations = 0
-    for number in range(6):
+    for number in range(4):
         commands = CommandList(number)
         model = [seen async for seen in commands.play(ModelWorld(), 300)]
         operations += commands.operations
