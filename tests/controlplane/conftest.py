@@ -1,8 +1,8 @@
 """Databases with the schema, and the API over them, on SQLite and on PostgreSQL.
 
-Migrating, and putting a control plane together, takes longer than most tests. So a migrated
-database is made once (a file that is copied, a PostgreSQL template), and each module has one copy
-of it under one control plane on one event loop; what a test stored is deleted after it.
+Making, migrating and dropping a database, and putting a control plane together, take longer than
+most tests. So there is one PostgreSQL database for all of them and a file for each module, under
+one control plane a module on one event loop; what a test stored is deleted after it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 import pytest_asyncio
-from sqlalchemy import delete, update
+from sqlalchemy import delete, exists, or_, select, update
 
 from controlplane.main import ControlPlane
 from migrations import schema
@@ -60,18 +60,19 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def migrated_template() -> Iterator[str]:
+def bare_postgres() -> Iterator[str]:
+    """A database with nothing in it at first."""
     name = unused_name()
     on_postgres(f'CREATE DATABASE "{name}"')
-    asyncio.run(schema.migrate(postgres_url(name)))
-    yield name
+    yield postgres_url(name)
     on_postgres(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-@pytest.fixture(scope="module")
-def postgres_database(migrated_template: str) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def postgres_database() -> Iterator[str]:
     name = unused_name()
-    on_postgres(f'CREATE DATABASE "{name}" TEMPLATE "{migrated_template}"')
+    on_postgres(f'CREATE DATABASE "{name}"')
+    asyncio.run(schema.migrate(postgres_url(name)))
     yield postgres_url(name)
     on_postgres(f'DROP DATABASE "{name}" WITH (FORCE)')
 
@@ -145,7 +146,14 @@ async def stranger(api: Api) -> AsyncIterator[Api]:
 
 
 async def empty(database: Database) -> None:
-    """Delete everything but what always exists."""
+    """Delete everything but what always exists, if there is anything."""
+    written = or_(
+        select(tables.RevisionRow.value).scalar_subquery() > 0,
+        exists().select_from(tables.UsageRow),
+    )
+    async with database.reading() as session:
+        if not await session.scalar(select(written)):
+            return
     async with database.transaction() as session:
         for table in reversed(tables.Row.metadata.sorted_tables):
             if table.name not in ("revision", "groups"):

@@ -49,6 +49,22 @@ BAD_NAMES = [
     "null",
     '["x"]',
 ]
+NOT_JSON = [
+    b"",
+    b"{",
+    b"not json",
+    b"{'name': 'x'}",
+    b'{"name": "x",}',
+    b'{"name": "x"} {}',
+    b'{"name": "\xff"}',
+    b"\xff\xfe{\x00}\x00",
+    b"\xef\xbb\xbf{}",
+    b'{"name": "x", "name": "y"}',
+    b'{"name": "a\nb"}',
+    nested(10_000),
+    b'{"name": ' + nested(100_000) + b"}",
+    b"name=x",
+]
 WHOLE_NUMBERS = {
     "/groups": {"weight": (1, 1_000_000)},
     "/tenants": {
@@ -167,37 +183,19 @@ async def test_an_element_of_a_list_is_named_by_its_place(api: Api) -> None:
     assert fields(problem) == {"aliases"}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"not json",
-        b"{'name': 'x'}",
-        b'{"name": "x",}',
-        b'{"name": "x"} {}',
-        b'{"name": "\xff"}',
-        b"\xff\xfe{\x00}\x00",
-        b"\xef\xbb\xbf{}",
-        b'{"name": "x", "name": "y"}',
-        b'{"name": "a\nb"}',
-        nested(10_000),
-        b'{"name": ' + nested(100_000) + b"}",
-        b"name=x",
-    ],
-)
-async def test_a_body_that_is_not_json_is_400(api: Api, body: bytes) -> None:
+async def test_a_body_that_is_not_json_is_400(api: Api) -> None:
     before = await api.everything()
-    problem = await api.post("/groups", body, expect=400)
-    assert problem["type"] == "urn:obleth:problem:invalid-json"
+    for body in NOT_JSON:
+        problem = await api.post("/groups", body, expect=400)
+        assert problem["type"] == "urn:obleth:problem:invalid-json"
     assert await api.everything() == before
 
 
-@pytest.mark.parametrize("body", [b"[]", b"null", b"5", b'"x"', b"true", b"NaN", nested(900)])
-async def test_a_body_that_is_no_object_is_refused(api: Api, body: bytes) -> None:
-    for method, path in (("POST", "/groups"), ("PATCH", "/groups/default")):
-        problem = await api.call(method, path, body, expect=422)
-        assert problem["errors"][0]["in"] == "body"
+async def test_a_body_that_is_no_object_is_refused(api: Api) -> None:
+    for body in (b"[]", b"null", b"5", b'"x"', b"true", b"NaN", nested(900)):
+        for method, path in (("POST", "/groups"), ("PATCH", "/groups/default")):
+            problem = await api.call(method, path, body, expect=422)
+            assert problem["errors"][0]["in"] == "body"
 
 
 @pytest.mark.parametrize(

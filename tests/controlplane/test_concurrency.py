@@ -56,12 +56,12 @@ async def test_a_change_of_what_was_not_seen_is_412_and_changes_nothing(api: Api
     assert await api.everything() == before
 
 
-@pytest.mark.parametrize("wrong", ["", '""', "0", "*x", 'W/"1"', "a,b", '"\xff"'])
-async def test_any_tag_but_the_right_one_is_412(api: Api, wrong: str) -> None:
+async def test_any_tag_but_the_right_one_is_412(api: Api) -> None:
     await api.group()
-    header = [(b"If-Match", wrong.encode("latin-1"))]
-    answer = await api.client.patch("/groups/research", json={"weight": 5}, headers=header)
-    assert answer.status_code == 412
+    for wrong in (b"", b'""', b"1", b"*x", b'W/"1"', b"a,b", b'"\xff"'):
+        header = [(b"If-Match", wrong)]
+        answer = await api.client.patch("/groups/research", json={"weight": 5}, headers=header)
+        assert answer.status_code == 412, wrong
 
 
 async def test_one_of_several_tags_or_a_star_is_enough(api: Api) -> None:

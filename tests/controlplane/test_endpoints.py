@@ -12,6 +12,26 @@ from tests.controlplane.conftest import StartApi
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 URL = "http://10.0.0.1:8000/v1"
+BAD_URLS: list[object] = [
+    "",
+    "llm",
+    "llm:8000/v1",
+    "ftp://llm/v1",
+    "file:///etc/passwd",
+    "http://",
+    "http://user:password@llm/v1",
+    "http://llm/v1?key=1",
+    "http://llm/v1#x",
+    "http://llm:99999/v1",
+    "http://llm/ v1",
+    "http://llm\r\nx/v1",
+    "http://169.254.169.254/latest",
+    "http://[fe80::1]/v1",
+    "http://metadata.google.internal/v1",
+    "http://" + "x" * 2048,
+    5,
+    ["http://llm"],
+]
 
 
 async def _stored(api: Api) -> EndpointRow:
@@ -101,43 +121,22 @@ async def test_the_audit_log_says_that_an_api_key_was_replaced_and_not_which(api
     assert "-secret" not in str(entries)
 
 
-@pytest.mark.parametrize("wrong", ["", "a b", "a\r\nx: y", "ключ", "x" * 4097, 5, True, ["x"]])
-async def test_an_api_key_must_fit_a_header(api: Api, wrong: object) -> None:
+async def test_an_api_key_must_fit_a_header(api: Api) -> None:
     model = await api.model()
-    body = {"url": URL, "api_key": wrong}
-    problem = await api.post(f"/models/{model['id']}/endpoints", body, expect=422)
-    assert fields(problem) == {"api_key"}
+    for wrong in ("", "a b", "a\r\nx: y", "ключ", "x" * 4097, 5, True, ["x"]):
+        body = {"url": URL, "api_key": wrong}
+        problem = await api.post(f"/models/{model['id']}/endpoints", body, expect=422)
+        assert fields(problem) == {"api_key"}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "",
-        "llm",
-        "llm:8000/v1",
-        "ftp://llm/v1",
-        "file:///etc/passwd",
-        "http://",
-        "http://user:password@llm/v1",
-        "http://llm/v1?key=1",
-        "http://llm/v1#x",
-        "http://llm:99999/v1",
-        "http://llm/ v1",
-        "http://llm\r\nx/v1",
-        "http://169.254.169.254/latest",
-        "http://[fe80::1]/v1",
-        "http://metadata.google.internal/v1",
-        "http://" + "x" * 2048,
-        5,
-        ["http://llm"],
-    ],
-)
-async def test_a_url_that_cannot_be_is_refused_on_every_way_in(api: Api, wrong: object) -> None:
+async def test_a_url_that_cannot_be_is_refused_on_every_way_in(api: Api) -> None:
     model = await api.model()
     kept = await api.endpoint(model["id"], URL)
     path = f"/models/{model['id']}/endpoints"
-    assert fields(await api.post(path, {"url": wrong}, expect=422)) == {"url"}
-    assert fields(await api.patch(f"{path}/{kept['id']}", {"url": wrong}, expect=422)) == {"url"}
+    mine = f"{path}/{kept['id']}"
+    for wrong in BAD_URLS:
+        assert fields(await api.post(path, {"url": wrong}, expect=422)) == {"url"}
+        assert fields(await api.patch(mine, {"url": wrong}, expect=422)) == {"url"}
     assert await api.items(path) == [kept]
 
 

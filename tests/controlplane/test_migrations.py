@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 from alembic import command
 from alembic.config import Config
@@ -18,7 +18,7 @@ from migrations import schema
 from shared import tables
 from shared.database import Database, DatabaseUnavailable, create_migration_engine
 from tests.controlplane.api import Told, plane
-from tests.controlplane.conftest import SERVER, on_postgres, postgres_url, unused_name
+from tests.controlplane.conftest import SERVER, postgres_url, unused_name
 
 ROOT = Path(__file__).resolve().parents[2]
 AT_ONCE = 3
@@ -30,10 +30,9 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite+aiosqlite:///{tmp_path / 'policy.db'}"
         return
-    name = unused_name()
-    on_postgres(f'CREATE DATABASE "{name}"')
-    yield postgres_url(name)
-    on_postgres(f'DROP DATABASE "{name}" WITH (FORCE)')
+    url: str = request.getfixturevalue("bare_postgres")
+    yield url
+    asyncio.run(_run(url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public"))
 
 
 @pytest.fixture

@@ -55,55 +55,33 @@ async def test_an_exact_page_is_the_last(api: Api) -> None:
     assert (await api.get("/groups", params={"limit": 2}))["next_cursor"] is None
 
 
-@pytest.mark.parametrize(
-    "limit", ["0", "-1", "501", "1.5", "x", "", "NaN", "1" + "0" * 400, "true"]
-)
-async def test_a_limit_has_its_range(api: Api, limit: str) -> None:
-    problem = await api.get("/groups", params={"limit": limit}, expect=422)
-    error = problem["errors"][0]
-    assert (error["field"], error["in"]) == ("limit", "query")
-    assert (error["minimum"], error["maximum"]) == (1, 500)
+async def test_a_limit_has_its_range(api: Api) -> None:
+    for limit in ("0", "-1", "501", "1.5", "x", "", "NaN", "1" + "0" * 400, "true"):
+        problem = await api.get("/groups", params={"limit": limit}, expect=422)
+        error = problem["errors"][0]
+        assert (error["field"], error["in"]) == ("limit", "query")
+        assert (error["minimum"], error["maximum"]) == (1, 500)
 
 
 def _cursor(value: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-@pytest.mark.parametrize(
-    "cursor",
-    [
-        "",
-        "x",
-        "!!!",
-        "é",
-        "\x00",
-        "x" * 3000,
-        _cursor([]),
-        _cursor("a"),
-        _cursor([1]),
-        _cursor([None]),
-        _cursor([["a"]]),
-        _cursor(["a\x00"]),
-        _cursor(["a", "b"]),
-        _cursor({"a": 1}),
-    ],
-)
-async def test_a_cursor_that_was_never_given_out_is_refused(api: Api, cursor: str) -> None:
-    problem = await api.get("/groups", params={"cursor": cursor}, expect=422)
-    assert fields(problem) == {"cursor"}
+async def test_a_cursor_that_was_never_given_out_is_refused(api: Api) -> None:
+    no_key: tuple[object, ...] = ([], "a", [1], [None], [["a"]], ["a\x00"], ["a", "b"], {"a": 1})
+    for cursor in ("", "x", "!!!", "é", "\x00", "x" * 3000, *map(_cursor, no_key)):
+        problem = await api.get("/groups", params={"cursor": cursor}, expect=422)
+        assert fields(problem) == {"cursor"}
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        ["2030-01-01T00:00:00", 5],
-        ["0001-01-01T00:00:00+14:00", "x"],
-        ["tomorrow", "x"],
-        [5, "x"],
-    ],
-)
-async def test_a_cursor_with_an_impossible_moment_is_refused(api: Api, value: object) -> None:
-    params = {"cursor": _cursor(value)}
-    assert fields(await api.get("/usage/requests", params=params, expect=422)) == {"cursor"}
-    params = {"cursor": _cursor([2**70, "x"])}
-    assert fields(await api.get("/audit", params=params, expect=422)) == {"cursor"}
+async def test_a_cursor_with_an_impossible_value_is_refused(api: Api) -> None:
+    for path, value in (
+        ("/usage/requests", ["2030-01-01T00:00:00", 5]),
+        ("/usage/requests", ["0001-01-01T00:00:00+14:00", "x"]),
+        ("/usage/requests", ["tomorrow", "x"]),
+        ("/usage/requests", [5, "x"]),
+        ("/audit", [2**70, "x"]),
+        ("/audit", ["1", "x"]),
+    ):
+        params = {"cursor": _cursor(value)}
+        assert fields(await api.get(path, params=params, expect=422)) == {"cursor"}

@@ -59,6 +59,7 @@ async def test_each_value_has_its_range(api: Api, field: str, least: int, most: 
     path = f"/models/{model['id']}/session-affinity"
     for fine in (least, most):
         assert (await api.put(path, {field: fine}))["effective"][field] == fine
+    wrong: Any
     for wrong in (least - 1, most + 1, 1.5, "5", True, [], {}):
         problem = await api.put(path, {field: wrong}, expect=422)
         error = problem["errors"][0]
@@ -72,6 +73,7 @@ async def test_each_value_has_its_range(api: Api, field: str, least: int, most: 
 
 async def test_enabled_is_true_or_false(api: Api) -> None:
     model = await api.model()
+    wrong: Any
     for wrong in (1, 0, "true", "on", []):
         problem = await api.put(
             f"/models/{model['id']}/session-affinity", {"enabled": wrong}, expect=422

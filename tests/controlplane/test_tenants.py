@@ -44,7 +44,8 @@ async def test_a_tenant_has_defaults_for_all_but_its_name(api: Api) -> None:
 
 
 async def test_a_null_when_creating_means_the_default(api: Api) -> None:
-    created = await api.tenant(**dict.fromkeys(DEFAULTS))
+    nulls: dict[str, Any] = dict.fromkeys(DEFAULTS)
+    created = await api.post("/tenants", {"name": "acme", **nulls})
     assert created.items() >= DEFAULTS.items()
 
 
@@ -55,14 +56,14 @@ async def test_every_field_is_stored_and_given_back(api: Api) -> None:
     assert await api.get(f"/tenants/{created['id']}") == created
 
 
-@pytest.mark.parametrize("field", DEFAULTS)
-async def test_a_patch_sets_one_field_and_null_resets_it(api: Api, field: str) -> None:
+async def test_a_patch_sets_one_field_and_null_resets_it(api: Api) -> None:
     await api.group()
     created = await api.tenant()
     path = f"/tenants/{created['id']}"
-    changed = await api.patch(path, {field: OTHERS[field]})
-    assert {name: changed[name] for name in DEFAULTS} == {**DEFAULTS, field: OTHERS[field]}
-    assert (await api.patch(path, {field: None})).items() >= DEFAULTS.items()
+    for field, other in OTHERS.items():
+        changed = await api.patch(path, {field: other})
+        assert {name: changed[name] for name in DEFAULTS} == {**DEFAULTS, field: other}
+        assert (await api.patch(path, {field: None})).items() >= DEFAULTS.items()
 
 
 async def test_a_moment_is_kept_in_utc_whatever_zone_it_came_in(api: Api) -> None:

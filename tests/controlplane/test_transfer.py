@@ -12,6 +12,32 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 URL = "http://10.0.0.1:8000/v1"
 OTHER_URL = "http://10.0.0.2:8000/v1"
+BAD_IMPORTS: list[tuple[list[Any], int, str]] = [
+    ([{"name": "new"}, {"name": "new"}], 422, "models.1.name"),
+    ([{"name": "new", "aliases": ["x"]}, {"name": "x"}], 422, "models.1.name"),
+    ([{"name": "new", "aliases": ["x", "x"]}], 422, "models.0.aliases.1"),
+    ([{"name": "new"}, {"name": "fast"}], 409, "models.1.name"),
+    ([{"name": "new", "aliases": ["llama"]}], 409, "models.0.aliases.0"),
+    ([{"name": "new"}, {"name": "x", "weight": 1}], 422, "models.1.weight"),
+    ([{"name": "new"}, {"name": "x", "max_retries": -1}], 422, "models.1.max_retries"),
+    (
+        [{"name": "new", "endpoints": [{"url": "http://169.254.169.254/"}]}],
+        422,
+        "models.0.endpoints.0.url",
+    ),
+    (
+        [{"name": "new", "endpoints": [{"url": URL}, {"url": f"{URL}/"}]}],
+        422,
+        "models.0.endpoints.1.url",
+    ),
+    (
+        [{"name": "new", "endpoints": [{"url": URL, "weight": 0}]}],
+        422,
+        "models.0.endpoints.0.weight",
+    ),
+    ([{"name": "new", "id": "mine"}], 422, "models.0.id"),
+    ([7], 422, "models.0"),
+]
 
 
 async def _import(api: Api, *models: dict[str, Any], expect: int = 200) -> Any:
@@ -101,42 +127,11 @@ async def test_an_alias_can_move_between_models_in_one_import(api: Api) -> None:
     assert exported == {"a": [], "b": ["fast"]}
 
 
-@pytest.mark.parametrize(
-    ("models", "status", "field"),
-    [
-        ([{"name": "new"}, {"name": "new"}], 422, "models.1.name"),
-        ([{"name": "new", "aliases": ["x"]}, {"name": "x"}], 422, "models.1.name"),
-        ([{"name": "new", "aliases": ["x", "x"]}], 422, "models.0.aliases.1"),
-        ([{"name": "new"}, {"name": "fast"}], 409, "models.1.name"),
-        ([{"name": "new", "aliases": ["llama"]}], 409, "models.0.aliases.0"),
-        ([{"name": "new"}, {"name": "x", "weight": 1}], 422, "models.1.weight"),
-        ([{"name": "new"}, {"name": "x", "max_retries": -1}], 422, "models.1.max_retries"),
-        (
-            [{"name": "new", "endpoints": [{"url": "http://169.254.169.254/"}]}],
-            422,
-            "models.0.endpoints.0.url",
-        ),
-        (
-            [{"name": "new", "endpoints": [{"url": URL}, {"url": f"{URL}/"}]}],
-            422,
-            "models.0.endpoints.1.url",
-        ),
-        (
-            [{"name": "new", "endpoints": [{"url": URL, "weight": 0}]}],
-            422,
-            "models.0.endpoints.0.weight",
-        ),
-        ([{"name": "new", "id": "mine"}], 422, "models.0.id"),
-        ([7], 422, "models.0"),
-    ],
-)
-async def test_an_import_that_is_wrong_anywhere_changes_nothing(
-    api: Api, models: list[Any], status: int, field: str
-) -> None:
+async def test_an_import_that_is_wrong_anywhere_changes_nothing(api: Api) -> None:
     await api.model("llama", aliases=["fast"])
     before = await api.everything()
-    problem = await _import(api, *models, expect=status)
-    assert fields(problem) == {field}
+    for models, status, field in BAD_IMPORTS:
+        assert fields(await _import(api, *models, expect=status)) == {field}
     assert await api.everything() == before
 
 
