@@ -247,9 +247,15 @@ class Gateway:
             await client.finish()
             is_whole = True
             story.outcome = Outcome.ANSWERED
-        except UpstreamTimeout as failure:
-            raise UpstreamTimedOut("The model's upstream stopped sending.") from failure
         except UpstreamError as failure:
+            log.warning(
+                "upstream_broke_off",
+                request_id=story.request_id,
+                model=story.model,
+                error=str(failure),
+            )
+            if isinstance(failure, UpstreamTimeout):
+                raise UpstreamTimedOut("The model's upstream stopped sending.") from failure
             raise UpstreamFailed("The model's upstream broke off its answer.") from failure
         finally:
             story.relayed(is_whole=is_whole)

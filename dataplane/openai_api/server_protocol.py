@@ -6,6 +6,7 @@ that sends more than it is asked for, which leaves it blind to the client's leav
 - the application gets the connection itself (`client.Connection`) in `scope["state"]`;
 - while reading is paused, the socket is asked twice a second whether the peer has hung up;
 - a connection that is lost tells the request that runs on it, also when others are queued behind;
+- a request that offers another protocol keeps its body;
 - a client gets `HEAD_TIMEOUT_SECS` to send a request's head, and as long to finish sending a body
   that was refused before it was read;
 - an answer that nobody reads is given up by the kernel, too, once the application is done with it.
@@ -20,6 +21,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
+import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -166,12 +168,65 @@ class _GatewayH11(_GatewayConnection, H11Protocol):
     pass
 
 
+class _Parser(httptools.HttpRequestParser):
+    """Takes an offer to change the protocol for what it is: an offer."""
+
+    rest = b""
+    """What came after a head with such an offer, which the parser reads no further."""
+
+    def feed_data(self, data: Any) -> None:
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as offered:
+            self.rest = data[offered.args[0] :]
+
+
 class _GatewayHttpTools(_GatewayConnection, HttpToolsProtocol):
+    """Some clients offer another protocol with every request, a body all the same, and go on in
+    this one when nobody takes the offer up. The parser knows bodies of a declared length alone
+    from there on, and ends the message before it: what is missing is counted off here.
+    """
+
     _running: Any = None
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.parser: _Parser = _Parser(self)
+        # As uvicorn has it: the first of several requests is answered, whatever follows it.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._owed = 0
+        """Bytes of a body that are still to come past the parser."""
 
     @property
     def running(self) -> Any:
         return self._running  # `cycle` may be one that waits its turn
+
+    def data_received(self, data: bytes) -> None:
+        while data:
+            if self._owed:
+                piece, data = data[: self._owed], data[self._owed :]
+                self._owed -= len(piece)
+                self.on_body(piece)
+                if not self._owed:
+                    super().on_message_complete()
+            else:
+                super().data_received(data)
+                data = b""
+                if self.parser is not None:
+                    data, self.parser.rest = self.parser.rest, b""
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            declared = (value for name, value in self.headers if name == b"content-length")
+            self._owed = int(next(declared, b"0"))
+        if not self._owed:
+            super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle

@@ -19,6 +19,8 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Final, Protocol
 
+import structlog
+
 from dataplane.errors import UpstreamFailed, UpstreamTimedOut
 from dataplane.proxy import headers as crossing
 from dataplane.proxy.endpoint_choice import EndpointChoice
@@ -44,6 +46,8 @@ BACK_OFF_MAX_SECS: Final = 1.0
 """The longest wait between tries, also where an upstream asks for more: the slot is not idle for
 longer, and what it asks for is passed on to the client if no try succeeds."""
 REMEMBERED_MAX: Final = 1000
+
+log = structlog.stdlib.get_logger(__name__)
 
 Attempted = Callable[[str, str], None]
 """Told the model's label and the outcome of each try: `answered`, `refused` (a status of
@@ -225,6 +229,15 @@ class Forwarding:
         except BaseException as failure:
             outcome = _outcome_of(failure)
             await self._open.aclose()
+            if isinstance(failure, UpstreamError):
+                log.warning(
+                    "upstream_failed",
+                    request_id=outgoing.request_id,
+                    model=self._destination.label,
+                    endpoint_id=endpoint.id,
+                    outcome=outcome,
+                    error=str(failure),
+                )
             raise
         finally:
             forwarder.attempted(self._destination.label, outcome)

@@ -53,11 +53,21 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(app: Any, http: Any) -> AsyncIterator[tuple[int, uvicorn.Server]]:
+async def served(
+    app: Any, http: Any, keep_alive_secs: float = 5
+) -> AsyncIterator[tuple[int, uvicorn.Server]]:
     """Serve an ASGI application on a free port of the loopback interface."""
     bound = socket.create_server(("127.0.0.1", 0))
     server = _Server(
-        uvicorn.Config(app, http=http, ws="none", lifespan="off", log_config=None, access_log=False)
+        uvicorn.Config(
+            app,
+            http=http,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=keep_alive_secs,  # type: ignore[arg-type]
+        )
     )
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     await server.is_up.wait()
@@ -112,6 +122,7 @@ async def world(
     timeouts: Timeouts = TIMEOUTS,
     rules: NetworkRules | None = None,
     plain_server: bool = False,
+    keep_alive_secs: float = 5,
     **options: Any,
 ) -> AsyncIterator[World]:
     """A gateway served by uvicorn; `plain_server`: without the connection's extra abilities."""
@@ -135,7 +146,7 @@ async def world(
     if not plain_server:
         http = http_protocol(parser, write_timeout_secs=settings.client_write_timeout_secs)  # type: ignore[arg-type]
     try:
-        async with served(gateway, http) as (port, server):
+        async with served(gateway, http, keep_alive_secs) as (port, server):
             found = World(port, server, gateway, policy, budget, gate, seen, attempts, choice)
             yield found
             for line in found.lines:

@@ -248,6 +248,59 @@ async def test_two_requests_sent_at_once_are_both_answered(parser: str) -> None:
 
 
 @PARSERS
+async def test_a_timer_of_one_request_does_not_end_the_next(parser: str) -> None:
+    async def script(_: Upstream, peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.start_stream()
+            for _event in range(10):
+                await peer.chunk(b"data: 1\n\n")
+                await asyncio.sleep(0.05)
+            await peer.end_stream()
+
+    async with (
+        upstream(script) as up,
+        world(model(up.url), parser=parser, keep_alive_secs=0.2) as w,
+    ):
+        line = await w.connect()
+        await line.send(b"{}")
+        await line.send(chat(stream=True))
+        await line.send(chat(stream=True))
+        assert [(await line.reply()).status for _ in "123"] == [400, 200, 200]
+        assert await line.is_closed()
+
+
+@PARSERS
+async def test_a_client_that_would_rather_speak_another_protocol_is_answered_in_this_one(
+    parser: str,
+) -> None:
+    """As Java's does on every first request."""
+    offers = {
+        "connection": "Upgrade, HTTP2-Settings",
+        "upgrade": "h2c",
+        "http2-settings": "AAEAAEAAAAIAAAABAAMAAABk",
+    }
+    large = chat(pad="x" * 300_000)
+    async with upstream(answers(GOOD)) as up, world(model(up.url), parser=parser) as w:
+        line = await w.connect()
+        for text in (chat(), large, chat(n=2)):
+            await line.send(text, headers=offers)
+            assert (await line.reply()).body == GOOD
+            assert up.last.body == text
+            assert up.last.header("upgrade") is None
+        await line.send(method="GET", path="/", headers=offers)
+        assert (await line.reply()).status == 200
+        slow = await w.connect()
+        await slow.send(headers={**offers, "content-length": str(len(large))})
+        for at in range(0, len(large), 100_000):
+            await slow.write(large[at : at + 100_000])
+            await asyncio.sleep(0.01)
+        await slow.send(chat(), headers=offers)
+        assert [(await slow.reply()).body for _ in "12"] == [GOOD, GOOD]
+        assert [len(asked.body) for asked in up.asked[-2:]] == [len(large), len(chat())]
+
+
+@PARSERS
 async def test_an_early_refusal_leaves_the_connection_usable(parser: str) -> None:
     async with upstream(answers(GOOD)) as up, world(model(up.url), parser=parser) as w:
         line = await w.connect()

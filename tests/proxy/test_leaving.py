@@ -143,6 +143,17 @@ async def test_before_the_upstream_answers(server: Any, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
+async def test_after_a_large_body_that_was_read_in_pieces(server: Any) -> None:
+    watched = Watched()
+    async with upstream(watched.mute) as up, world(model(up.url), **server) as w:
+        line = await w.connect()
+        await line.send(chat(pad="x" * 1_000_000))
+        await up.until(lambda up: len(up.asked) == 1)
+        async with given_back(w, up, watched):
+            line.leave()
+
+
+@pytest.mark.parametrize("server", SERVERS)
 async def test_before_the_first_event(server: Any) -> None:
     watched = Watched()
     async with upstream(watched.head_only) as up, world(model(up.url), **server) as w:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_network
 
 import pytest
+import structlog
 
 from dataplane.openai_api.ports import Outcome
 from dataplane.proxy import aiohttp_upstream, forward
@@ -192,6 +193,24 @@ async def test_slots_and_answers_are_there_again_after_every_kind_of_failure() -
             assert (await w.ask(body=chat())).status in (502, 504)
         assert (await w.ask(body=chat())).status == 200
         assert (w.gate.running, w.choice.in_flight("e0")) == (0, 0)
+
+
+async def test_an_answer_with_two_lengths_is_no_answer() -> None:
+    async def step(peer: Peer) -> None:
+        await peer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 5\r\n\r\n{}abc")
+
+    async with upstream(in_turn(step)) as up, world(model(up.url, max_retries=0)) as w:
+        assert (await w.ask(body=chat())).status == 502
+
+
+async def test_why_an_upstream_failed_is_in_the_log_under_the_requests_id() -> None:
+    async with world(model(NOWHERE, max_retries=0)) as w:
+        with structlog.testing.capture_logs() as logged:
+            await w.ask(body=chat(), headers={"x-request-id": "r-1"})
+        [line] = [each for each in logged if each["event"] == "upstream_failed"]
+        assert (line["request_id"], line["model"], line["outcome"]) == ("r-1", "m", "unreachable")
+        assert "127.0.0.1" in line["error"]
+        assert _secret(w) not in repr(logged)
 
 
 # Several endpoints
