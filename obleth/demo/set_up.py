@@ -24,8 +24,8 @@ class Share:
 
 
 SHARES: Final = (
-    Share("chatbot", "chatbot", 500, clients=14),
-    Share("api-batch", "api", 50, clients=6),
+    Share("chatbot", "chatbot", 500, clients=24),
+    Share("api-batch", "api", 50, clients=8),
 )
 
 
