@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from starlette._utils import get_route_path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -65,14 +66,16 @@ class AdminAuth:
         self._public = frozenset(prefix + path for path in public)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._is_guarded(scope["path"]):
+        if scope["type"] == "http" and self._is_guarded(scope):
             refused = self._identify(scope)
             if refused is not None:
                 await problems.answer(refused)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _is_guarded(self, path: str) -> bool:
+    def _is_guarded(self, scope: Scope) -> bool:
+        # As the router sees it: without the prefix that a proxy or a server may have put before.
+        path = get_route_path(scope)
         inside = path == self._prefix or path.startswith(self._prefix + "/")
         return inside and path not in self._public
 

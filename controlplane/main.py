@@ -143,7 +143,7 @@ def _app(tokens: Tokens) -> FastAPI:
     app.add_middleware(AdminAuth, tokens=tokens, prefix=API, public=PUBLIC)
     # Only described here: `AdminAuth` asks for the token, in front of every route.
     bearer = HTTPBearer(auto_error=False, description="The admin token, or the viewer's to read.")
-    api = APIRouter(prefix=API, dependencies=[Security(bearer)])
+    api = APIRouter(prefix=API, dependencies=[Security(bearer)], responses=problems.RESPONSES)
     for router in ROUTERS:
         api.include_router(router)
 

@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
+import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
 
 from shared.database import DatabaseUnavailable
+
+log = structlog.stdlib.get_logger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 _RETRY_AFTER: Final = {"Retry-After": "5"}
@@ -120,6 +123,47 @@ class Forbidden(Problem):
         super().__init__(403, "forbidden", "the viewer token may only read")
 
 
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "format": "uri", "examples": ["urn:obleth:problem:invalid"]},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["field", "in", "detail"],
+                "properties": {
+                    "field": {"type": "string", "examples": ["models.0.weight"]},
+                    "in": {"enum": ["body", "query", "path", "header"]},
+                    "detail": {"type": "string"},
+                    "minimum": {"type": "number"},
+                    "maximum": {"type": "number"},
+                },
+            },
+        },
+    },
+}
+RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"description": meaning, "content": {MEDIA_TYPE: {"schema": SCHEMA}}}
+    for status, meaning in {
+        400: "The body is not JSON.",
+        401: "No token, or a wrong one.",
+        403: "The viewer token may only read.",
+        404: "It is not there.",
+        409: "A name is taken, or a group is in use.",
+        412: "`If-Match` names another version.",
+        413: "The body is too large.",
+        422: "A field is unknown, out of its range, or names what is not there.",
+        503: "The database is away; nothing was changed.",
+    }.items()
+}
+"""What any route of the API may answer instead of success, for its description."""
+
+
 def answer(problem: Problem) -> Response:
     """`problem` as a response."""
     content: dict[str, Any] = {
@@ -154,6 +198,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(DatabaseUnavailable)
     async def _away(_: Request, error: DatabaseUnavailable) -> Response:
+        cause = getattr(error.__cause__, "orig", error.__cause__)
+        log.warning("database away", error=type(cause).__name__, reason=str(cause))
         detail = "the database is away; nothing was changed"
         return answer(Problem(503, "database-away", detail, headers=_RETRY_AFTER))
 

@@ -87,11 +87,15 @@ class Database:
 
 
 def create_engine(url: str, **options: Any) -> AsyncEngine:
-    """An engine with our bounds: no wait without an end, SQLite with WAL and foreign keys on."""
+    """An engine with our bounds: no wait without an end, SQLite with WAL and foreign keys on.
+
+    Its errors do not repeat the values of a statement, which may be secret.
+    """
     if url.startswith("sqlite"):
-        return _sqlite(url, _prepare_sqlite, LOCK_SECS, **options)
+        return _sqlite(url, _prepare_sqlite, LOCK_SECS, pool_timeout=CONNECT_SECS, **options)
     return create_async_engine(
         url,
+        hide_parameters=True,
         connect_args={
             "timeout": CONNECT_SECS,
             "command_timeout": STATEMENT_SECS,
@@ -117,6 +121,7 @@ def create_migration_engine(url: str) -> AsyncEngine:
         return engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
     return create_async_engine(
         url,
+        hide_parameters=True,
         connect_args={
             "timeout": CONNECT_SECS,
             "server_settings": {"application_name": "obleth migrate"},
@@ -154,7 +159,9 @@ def is_unavailable(error: BaseException) -> bool:
 def _sqlite(
     url: str, prepare: Callable[[DBAPIConnection, object], None], wait_secs: int, **options: Any
 ) -> AsyncEngine:
-    engine = create_async_engine(url, connect_args={"timeout": wait_secs}, **options)
+    engine = create_async_engine(
+        url, hide_parameters=True, connect_args={"timeout": wait_secs}, **options
+    )
     event.listen(engine.sync_engine, "connect", prepare)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine

@@ -108,6 +108,15 @@ async def test_a_token_in_the_query_or_a_cookie_opens_nothing(stranger: Api) -> 
     await stranger.get("/groups", expect=401)
 
 
+async def test_behind_a_path_prefix_the_api_is_guarded_too(stranger: Api) -> None:
+    transport = httpx.ASGITransport(stranger.plane.app, root_path="/gateway")
+    async with httpx.AsyncClient(transport=transport, base_url="http://x/gateway/api/v1") as client:
+        assert (await client.get("/groups")).status_code == 401
+        assert (await client.get("/version")).status_code == 200
+        authorized = {"Authorization": f"Bearer {ADMIN}"}
+        assert (await client.get("/groups", headers=authorized)).status_code == 200
+
+
 async def test_tokens_are_told_apart() -> None:
     tokens = Tokens("admin", "viewer")
     assert tokens.role(b"admin") is Role.ADMIN

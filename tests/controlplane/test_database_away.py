@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from tests.controlplane.api import Api, Told, plane
 from tests.controlplane.conftest import (
@@ -90,6 +91,13 @@ async def test_a_database_that_others_keep_locked_is_503_and_not_for_ever(
         assert problem["status"] == 503
         await impatient.get("/groups")
     await impatient.group("x")
+
+
+async def test_a_failed_statement_does_not_repeat_its_values(api: Api) -> None:
+    with pytest.raises(DBAPIError) as failed:
+        async with api.plane.database.reading() as session:
+            await session.execute(text("SELECT :secret FROM nowhere"), {"secret": "canary"})
+    assert "canary" not in str(failed.value)
 
 
 async def test_an_error_of_our_own_is_told_without_its_words(
