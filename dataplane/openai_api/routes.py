@@ -59,7 +59,7 @@ _FORWARDED: Final = {
         Route(Kind.FORWARD, "/v1/messages/count_tokens", Dialect.ANTHROPIC, uses_tokens=False),
     )
 }
-_PASSED_THROUGH: Final = re.compile(r"/v1/(?:audio|images)(?:/[A-Za-z0-9_-]+)+")
+_PASSED_THROUGH: Final = re.compile(r"/v1/(?:audio|images)(?:/[A-Za-z0-9_-]{1,64}){1,4}")
 """Whatever an upstream serves below these; nothing in a path that could lead out of them."""
 _READ: Final = ("GET", "HEAD")
 

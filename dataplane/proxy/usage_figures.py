@@ -92,8 +92,11 @@ def envelope(text: bytes) -> Envelope | None:
 
 def of_envelope(found: Envelope) -> Usage | None:
     """The figures an envelope holds, if it holds any."""
+    figures = found.figures()
+    if not figures.startswith(b"{"):
+        return None
     try:
-        return of_object(json.loads(found.figures()))
+        return of_object(json.loads(figures))
     except (ValueError, RecursionError):
         return None
 

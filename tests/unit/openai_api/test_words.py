@@ -67,6 +67,8 @@ def test_the_other_routes() -> None:
         "/v1/images/x?y",
         "//v1/models",
         "/v1/audio/x\n",
+        "/v1/audio/" + "x" * 65,
+        "/v1/audio" + "/x" * 5,
         "/v1/responses/1",
     ],
 )
