@@ -11,6 +11,7 @@ import argparse
 import random
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from shared.policy import ModelPolicy
 from tests.simulation.fleet_faults import FAULTS, heal
 from tests.simulation.fleet_ledger import Violation
 from tests.simulation.fleet_member import FleetSettings, Limit, Member, Request
-from tests.simulation.fleet_network import PARTED, REFUSED, ServerState
+from tests.simulation.fleet_network import PARTED, REFUSED, ServerState, Weather
 from tests.simulation.fleet_world import STUCK_SECS, Load, World, key_of, tenant_of
 
 HEARTBEATS: Final = ((5.0, 15.0), (2.0, 6.0), (2.0, 6.0), *(((1.0, 3.0), (0.5, 1.5)) * 3))
@@ -30,6 +31,7 @@ HEARTBEATS: Final = ((5.0, 15.0), (2.0, 6.0), (2.0, 6.0), *(((1.0, 3.0), (0.5, 1
 LATEST_SECS: Final = 4.0
 """How late a call may be carried out."""
 DRAIN_SECS: Final = 900.0
+SLUGGISH: Final = Weather(latency=(0.02, 0.08))
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ class Life:
         heartbeat, ttl = plan.choice(HEARTBEATS)
         self.replicas: Final = plan.choice((1, 2, 2, 2, 3, 3, 3, 4))
         sizes = [plan.choice((1, 1, 2, 3, 4, 5, 8)) for _ in range(plan.choice((1, 2, 3)))]
-        secs = plan.choice((0.1, 0.5, 1.0, 3.0))
+        secs = plan.choice((0.2, 0.7, 1.5, 4.0))
         settings = FleetSettings(
             heartbeat=heartbeat,
             ttl=ttl,
@@ -95,9 +97,9 @@ class Life:
             timeout=plan.choice((2.0, 10.0, 30.0)),
             expected=plan.choice((1, self.replicas)),
         )
-        busy = plan.choice((0.4, 0.9, 1.3))
+        busy = plan.choice((0.6, 1.2, 2.5))
         load = Load(
-            per_sec=min(7.0, busy * sum(sizes) / secs),
+            per_sec=min(10.0, busy * sum(sizes) / secs),
             secs=secs,
             leaving=plan.choice((0.0, 0.1, 0.4)),
             pull=[plan.choice((1.0, 1.0, 0.2, 3.0)) for _ in range(4)],
@@ -106,7 +108,7 @@ class Life:
         self.recovery = 0.0
         self._populate(sizes)
         self.kind: Final = plan.choice(
-            ("mixed",) * 6 + tuple(SINGLE) if self.replicas > 1 else ("mixed", "alone")
+            ("mixed",) * 8 + tuple(SINGLE) if self.replicas > 1 else ("mixed", "alone")
         )
 
     def _populate(self, sizes: list[int]) -> None:
@@ -188,14 +190,11 @@ class Life:
     def _alone(self) -> None:
         """One replica needs no Redis, and has whole limits whatever becomes of it."""
         world, plan = self.world, self._plan
-        (member,) = world.live
-        before = member.requests_link.trips
         for name in ("Redis frozen", "Redis restarted empty", "Redis read only"):
             FAULTS[name](world, plan)
             world.run(plan.uniform(0.2, 1.0) * world.settings.ttl)
             if not world.is_in_step:
                 raise Violation("a replica alone is not local")
-        del before
 
     # One kind of fault
 
@@ -217,7 +216,50 @@ class Life:
         )
         world.faults[name] += 1
         FAULTS[name](world, plan)
+        if plan.random() < 0.5:
+            # On the way back every step takes its time.
+            for member in world.live:
+                member.requests_link.weather = member.beats_link.weather = SLUGGISH
         world.run(plan.uniform(0.3, 1.5) * world.settings.ttl)
+        world.server.become(ServerState.UP)
+        world.run(3.0)
+
+    def _joined(self) -> None:
+        """One alone has everything, and hears late or at once that it is alone no more."""
+        world, plan = self.world, self._plan
+        for member in world.live[1:]:
+            world.stop(member)
+        (member,) = world.live
+        world.ledger.row = None
+        world.run_until(
+            lambda: len(world.members) == 1 and world.is_in_step,
+            5 + 2 * world.settings.heartbeat,
+            "it is alone",
+        )
+        world.apply("all in step", lambda limit, most: most)
+        world.run(plan.uniform(1.0, 4.0))
+        world.apply("one alone and one new", lambda limit, most: most + part(most, 2))
+        if plan.random() < 0.7:
+            member.requests_link.weather = Weather(announcement_lost=1.0)
+        if plan.random() < 0.5:
+            member.beats_link.weather = SLUGGISH
+        new = world.start()
+        keys = list(world.keys.values())
+        for model in world.models.values():
+            for _ in range(2 * (model.max_in_flight or 0)):
+                world.ask(new, plan.choice(keys), model, plan.expovariate(1 / world.load.secs))
+        self._until_in_step(2 * world.settings.heartbeat + 3)
+
+    def _resized(self) -> None:
+        """Sizes change in a fleet that is in step, and are in force as each replica hears it."""
+        world, plan = self.world, self._plan
+        world.ledger.row = None
+        for _ in range(6):
+            FAULTS["pool resized"](world, plan)
+            world.is_asking = False
+            world.run(plan.uniform(0.5, 2.0))
+            world.ask_away()
+            world.run(plan.uniform(0.5, 2.0))
 
     def _parted(self) -> None:
         world, plan = self.world, self._plan
@@ -265,14 +307,14 @@ class Life:
     def _blocked(self) -> None:
         """Loops that do not come round for a moment change nothing."""
         for _ in range(5):
-            FAULTS["loops blocked"](self.world, self._plan)
+            for member in self.world.live:
+                self.world.freeze(member, self._plan.uniform(0.01, 0.2))
             self.world.run(1.0)
 
     def _deaf(self) -> None:
         """Announcements only hurry things."""
         for member in self.world.live:
-            FAULTS["deaf"](self.world, self._plan)
-            del member
+            member.requests_link.weather = Weather(announcement_lost=1.0)
         self.world.run(self.world.settings.ttl)
 
     # And back
@@ -284,14 +326,12 @@ class Life:
         self.recovery = self._until_in_step(whole)
         self._all_in_step()
         world.run(1.0)
-        world.is_asking = False
         # What the dead held lapses, and what nobody holds is found out.
+        world.load.per_sec = min(world.load.per_sec, 2.0)
         world.run(max(0.0, whole - self.recovery))
         if world.clock_moved_at > 0:
             world.run(whole)
         self._until_in_step(0.0)
-        world.ask_away()
-        world.run(1.0)
 
     def _until_in_step(self, secs: float) -> float:
         world = self.world
@@ -388,6 +428,9 @@ class Life:
 
 SINGLE: Final[dict[str, Callable[[Life], None]]] = {
     "outage": Life._outage,
+    "outage again": Life._outage,
+    "joined": Life._joined,
+    "resized": Life._resized,
     "one parted": Life._parted,
     "one asleep": Life._asleep,
     "one killed": Life._killed,
@@ -436,7 +479,7 @@ def main() -> int:
             notes = " ".join(violation.__notes__)
             sys.stdout.write(f"FAILED: {violation}\n  {notes}\n")
             if options.seeds is None and violation.__cause__ is not None:
-                raise
+                traceback.print_exception(violation.__cause__)
     took, work = time.perf_counter() - began, time.process_time() - worked
     sys.stdout.write(
         f"{report}\n{failed} of {len(seeds)} failed; {took:.1f} s, {len(seeds) / took:.1f} a second"

@@ -315,10 +315,10 @@ class Member:
         self.is_closing = True
         self.admission.close()
         await self.admission.drain(grace)
-        for request in list(self.requests.values()):
-            self.leave(request)
-        while self.requests:
-            await asyncio.sleep(0)
+        tasks = [each.task for each in self.requests.values() if each.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.heartbeat.stop()
         await self.fleet.settled()
         try:

@@ -97,8 +97,6 @@ class Server:
         self.state = state
         if state is ServerState.DOWN:
             self._held_up.clear()
-            for link in self.links:
-                link.is_stale = True
         elif state is ServerState.UP:
             works, self._held_up = self._held_up, []
             for work in works:
@@ -141,8 +139,6 @@ class Link:
         self._loop: Final = loop
         self._choose: Final = choose
         self.weather = CALM
-        self.is_stale = False
-        """Its connection was broken by the server; the next trip finds that out."""
         self.trips = 0
         self.hears: Callable[[dict[str, object]], None] | None = None
         """Whoever listens to announcements here."""
@@ -177,8 +173,7 @@ class Link:
         weather = self.weather
         if self._loop.is_dead:
             return
-        if self._server.state is ServerState.DOWN or self.is_stale:
-            self.is_stale = False
+        if self._server.state is ServerState.DOWN:
             self._fail(trip, "connection broken")
         elif self._draw(weather.refused, "refused"):
             self._fail(trip, "connection refused")

@@ -68,6 +68,7 @@ class World:
         self.clock_moved_at = -1e9
         self.books_lost_at = -1e9
         self.is_asking = False
+        self._is_ask_due = False
         self.starts = 0
         self.story: list[str] | None = [] if trace else None
         self.digest = 0
@@ -114,10 +115,14 @@ class World:
     def _failed(self, context: dict[str, Any]) -> None:
         """Something was raised inside a replica."""
         error = context.get("exception")
-        if self.failure is None:
+        if self.failure is not None:
+            return
+        self.say(f"broken: {error!r}")
+        if isinstance(error, Violation):
+            self.failure = error
+        else:
             self.failure = Violation(f"{context.get('message')}: {error!r}")
             self.failure.__cause__ = error
-            self.say(f"broken: {error!r}")
 
     # Time
 
@@ -165,6 +170,7 @@ class World:
     def stop(self, member: Member) -> None:
         """A clean end, given a moment."""
         self.say(f"{member.name} is to stop")
+        member.is_closing = True
         task = member.stop(grace=1.0)
         task.add_done_callback(lambda _: self.time.at(self.time.now, lambda: self._gone(member)))
 
@@ -260,12 +266,18 @@ class World:
     def ask_away(self) -> None:
         """From now on clients come at random."""
         self.is_asking = True
+        if not self._is_ask_due:
+            self._ask_later()
+
+    def _ask_later(self) -> None:
+        self._is_ask_due = True
         self.time.after(self.choose.expovariate(self.load.per_sec), self._ask_next)
 
     def _ask_next(self) -> None:
+        self._is_ask_due = False
         if not self.is_asking:
             return
-        self.time.after(self.choose.expovariate(self.load.per_sec), self._ask_next)
+        self._ask_later()
         members = self.live
         if not members:
             return
