@@ -13,7 +13,9 @@ import structlog
 from dataplane.admission import Admission, Limits
 from dataplane.admission.replica import ReplicaSettings
 from dataplane.budgets.database import DatabaseTermStore
+from dataplane.budgets.fleet import FleetBudgets
 from dataplane.budgets.local import LocalBudgets
+from dataplane.budgets.redis import RedisBooks
 from dataplane.cluster import Cluster
 from dataplane.metrics import FleetFigures, Metrics, PoolFigures
 from dataplane.observers import CountRequests, LogRequests, RecordUsage
@@ -29,12 +31,15 @@ from dataplane.proxy.endpoint_choice import EndpointChoice
 from dataplane.proxy.forward import Forwarder
 from dataplane.proxy.upstream import Timeouts
 from dataplane.renewal import Renewal
+from dataplane.scripts import RedisScripts
+from dataplane.scripts import load as load_scripts
 from dataplane.settings import DataPlaneSettings
 from dataplane.usage.database import DatabaseUsageStore
 from dataplane.usage.recorder import UsageRecorder
 from shared.database import Database
 from shared.network import NetworkRules
 from shared.policy import EndpointPolicy
+from shared.redis import client
 from shared.settings import ListenAddress
 
 log = structlog.get_logger(__name__)
@@ -73,7 +78,7 @@ class DataPlane:
         self._renewal = Renewal(self.policy, self.admission)
         self.policy.subscribe(self._renewal.changed)
         self._changes = self._listener(settings)
-        self._budgets = LocalBudgets(DatabaseTermStore(self._database))
+        self._budgets = self._shared_or_local_budgets(settings)
         metrics = Metrics(
             is_registered=self._is_registered, pools=self._pools, fleet=self._fleet_figures
         )
@@ -156,6 +161,19 @@ class DataPlane:
             return FleetFigures()
         stance = self._cluster.stance
         return FleetFigures(stance.mode, stance.replicas)
+
+    def _shared_or_local_budgets(self, settings: DataPlaneSettings) -> FleetBudgets | LocalBudgets:
+        store = DatabaseTermStore(self._database)
+        if settings.redis_url is None:
+            return LocalBudgets(store)
+        redis = client(settings.redis_url, connections=2, name="obleth-budgets")
+        answer_secs = settings.redis_response_timeout_ms / 1000
+        scripts = RedisScripts(redis, load_scripts("dataplane.budgets"), secs=answer_secs)
+        return FleetBudgets(RedisBooks(redis, scripts), store, replicas=self._replicas)
+
+    def _replicas(self) -> int:
+        assert self._cluster is not None, "who asks is in a fleet"
+        return self._cluster.stance.replicas
 
     def _listener(self, settings: DataPlaneSettings) -> InvalidationSubscriber | None:
         if settings.redis_url is None:

@@ -1,6 +1,6 @@
 """Every key and channel obleth has in Redis. No other module spells one out.
 
-`T` stands for `{obleth:slots}`, the hash tag of all slot keys.
+`T` stands for `{obleth:slots}`, the hash tag of all slot keys, `B` for `{obleth:budgets}`.
 
 | name | type | written by | read by | life |
 |---|---|---|---|---|
@@ -14,6 +14,10 @@
 | `T:1:wanted:pool:<pool>` | string | claim refused by the pool | the same | the same |
 | `T:1:wanted:tenant:<pool>:<tenant>` | string | claim refused by that cap | the same | the same |
 | `T:1:wanted:key:<pool>:<key>` | string | claim refused by that cap | the same | the same |
+| `B:1:minute:<tenant>` | hash: size, level, at | reserve, settle | the same, check | until full |
+| `B:1:count:<term>` | hash: committed, reserved | found, settle, reserve | the same | a day |
+| `B:1:open:<term>` | sorted set: reservation → end of lease | the same, renew | the same | N |
+| `B:1:mark` | string | renew | – | 1 lease |
 | `obleth:fairshare:view:<replica>` | string | that replica | both planes | 3 intervals |
 | `obleth:fairshare:released` | channel | release; heartbeat, settle, leave | every replica | – |
 | `obleth:invalidate` | channel | control plane, after a commit | every replica | – |
@@ -23,9 +27,14 @@ L: as long as the leases in it, at most twice the longest. An id is a claim's. A
 heard of, for how long that is good, whose `LAYOUT` it keeps its books in, and whether (1 or 0) all
 it holds is on them. `assert` and `reclaim` clear that of every replica when they repair a key.
 
+N: twice the lease of a reservation. A `<term>` is `scope:id:start`, its start in Unix milliseconds.
+A reservation is `estimate id`. Counts are tokens; a level is in units of 1/60,000 token. The
+database has what terms have used as well, so a count that is lost is read back from there; the rest
+may be lost at any time.
+
 Times are milliseconds of the Redis server's clock. All slot keys carry one hash tag: a claim looks
 at the pool, the ceiling and both caps at once, so on Redis Cluster the whole of the books lives on
-one shard.
+one shard. So does a reservation at the minute and the terms it counts in.
 
 **Versions.** `LAYOUT` is in the name of every key but the roster's, and goes up when what such a
 key holds changes its meaning. The roster keeps its form for ever: so replicas of two layouts, in
@@ -46,6 +55,8 @@ WANTED_MS: Final = 1000
 RELEASED: Final = "obleth:fairshare:released"
 INVALIDATE: Final = "obleth:invalidate"
 SLOTS_TAG: Final = "{obleth:slots}"
+BUDGETS_TAG: Final = "{obleth:budgets}"
+BUDGETS_LAYOUT: Final = 1
 
 
 def view(replica: str) -> str:
@@ -94,3 +105,22 @@ class SlotKeys:
             f"{self._books}:wanted:tenant:{in_pool}:{escaped(tenant)}",
             f"{self._books}:wanted:key:{in_pool}:{escaped(key)}",
         )
+
+
+class BudgetKeys:
+    """The names of the budgets' keys. `tag` tells one fleet's budgets from another's."""
+
+    __slots__ = ("_budgets", "mark")
+
+    def __init__(self, tag: str = BUDGETS_TAG) -> None:
+        self._budgets: Final = f"{tag}:{BUDGETS_LAYOUT}"
+        self.mark: Final = f"{self._budgets}:mark"
+
+    def minute(self, tenant: str) -> str:
+        """A tenant's bucket of tokens a minute."""
+        return f"{self._budgets}:minute:{escaped(tenant)}"
+
+    def term(self, scope: str, subject: str, starts_ms: int) -> tuple[str, str]:
+        """What a term has used, and its open reservations."""
+        term = f"{scope}:{escaped(subject)}:{starts_ms}"
+        return f"{self._budgets}:count:{term}", f"{self._budgets}:open:{term}"

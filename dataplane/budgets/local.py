@@ -18,23 +18,22 @@ from typing import Final
 
 import structlog
 
-from dataplane.budgets.bucket import TokenBucket, whole_secs
+from dataplane.budgets.bucket import TokenBucket
+from dataplane.budgets.buckets import FORGOTTEN_AT_A_TIME, Buckets
 from dataplane.budgets.port import (
-    RateLimitState,
     Reservation,
     TermStore,
     TermStoreUnavailable,
     counted,
 )
+from dataplane.budgets.refusals import limited, spent, state_of
 from dataplane.budgets.terms import Term, TermCount, TermLimit, limits_of
-from dataplane.errors import BudgetExhausted, PolicyUnavailable, RateLimited
+from dataplane.errors import PolicyUnavailable
 from dataplane.single_flight import SingleFlight
 from shared.policy import KeyPolicy
 
 log = structlog.stdlib.get_logger(__name__)
 
-FORGOTTEN_AT_A_TIME: Final = 2
-"""How many idle records each new one looks for: more than one, so that idle ones run out."""
 SAVED_AT_A_TIME: Final = 500
 """Terms in one write."""
 
@@ -62,7 +61,7 @@ class LocalBudgets:
         self._wall = wall
         self._save_every_secs = save_every_secs
         self._term_capacity = max(term_capacity, 2)  # a request may count against two
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._buckets = Buckets()
         self._counts: OrderedDict[Term, TermCount] = OrderedDict()
         self._unsaved: set[Term] = set()
         self._open: set[str] = set()
@@ -105,7 +104,7 @@ class LocalBudgets:
             estimate=estimate,
             tokens_per_minute=None if bucket is None else bucket.size,
             terms=tuple(limit.term for limit in limits),
-            rate_limit=None if bucket is None else _state(bucket),
+            rate_limit=None if bucket is None else state_of(bucket),
         )
         self._open.add(reservation.id)
         return reservation
@@ -119,8 +118,8 @@ class LocalBudgets:
         if reservation.tokens_per_minute is not None:
             # The tenant's limit may have moved meanwhile: the bucket knows its size by now. One
             # that was forgotten was full.
-            known = self._buckets.get(reservation.tenant_id)
-            size = reservation.tokens_per_minute if known is None else known.size
+            known = self._buckets.size_of(reservation.tenant_id)
+            size = reservation.tokens_per_minute if known is None else known
             self._bucket(reservation.tenant_id, size).correct(estimate, used)
         for term in reservation.terms:
             self._counts[term].settle(estimate, used)
@@ -155,39 +154,17 @@ class LocalBudgets:
         for limit in limits:
             count = self._counts[limit.term]
             if not count.allows(estimate, limit.tokens):
-                raise BudgetExhausted(_spent(limit, count, estimate))
+                raise spent(limit, count, estimate)
         size = key.tenant.tokens_per_minute
         if size is None:
             return None
         bucket = self._bucket(key.tenant.id, size)
-        wait_ms = bucket.wait_ms(estimate)
-        if wait_ms:
-            raise RateLimited(
-                f"This request needs about {estimate:,} tokens and the tenant's budget of "
-                f"{size:,} tokens a minute has {bucket.remaining:,} left.",
-                retry_after_secs=whole_secs(wait_ms),
-            )
+        if bucket.wait_ms(estimate):
+            raise limited(bucket, estimate)
         return bucket
 
     def _bucket(self, tenant_id: str, size: int) -> TokenBucket:
-        now_ms = int(self._clock() * 1000)
-        bucket = self._buckets.get(tenant_id)
-        if bucket is None:
-            self._forget_full_buckets(now_ms)
-            bucket = self._buckets[tenant_id] = TokenBucket.full(size, now_ms)
-        else:
-            self._buckets.move_to_end(tenant_id)
-            bucket.advance(now_ms, size)
-        return bucket
-
-    def _forget_full_buckets(self, now_ms: int) -> None:
-        for _ in range(min(FORGOTTEN_AT_A_TIME, len(self._buckets))):
-            tenant_id, bucket = next(iter(self._buckets.items()))
-            bucket.advance(now_ms, bucket.size)
-            if bucket.is_full:
-                del self._buckets[tenant_id]
-            else:
-                self._buckets.move_to_end(tenant_id)
+        return self._buckets.at(tenant_id, size, int(self._clock() * 1000))
 
     async def _counted_limits(self, key: KeyPolicy) -> list[TermLimit]:
         """The term budgets in force, each with its count in memory. Awaits only to read counts."""
@@ -233,15 +210,3 @@ class LocalBudgets:
         while True:
             await asyncio.sleep(self._save_every_secs)
             await self.save()
-
-
-def _state(bucket: TokenBucket) -> RateLimitState:
-    return RateLimitState(bucket.size, bucket.remaining, bucket.reset_ms / 1000)
-
-
-def _spent(limit: TermLimit, count: TermCount, estimate: int) -> str:
-    running = f" and {count.reserved:,} reserved by running requests" if count.reserved else ""
-    return (
-        f"The {limit.term.scope}'s budget of {limit.tokens:,} tokens ({limit.period}) does not "
-        f"cover this request of about {estimate:,}: {count.committed:,} used{running}."
-    )

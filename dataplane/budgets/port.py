@@ -70,6 +70,12 @@ class TermStore(Protocol):
     async def save(self, used: Mapping[Term, int]) -> None:
         """Record tokens used, as totals, so that a repeated call changes nothing."""
 
+    async def add(self, used: Mapping[Term, int]) -> Mapping[Term, int]:
+        """Add tokens used to what is recorded, and tell the totals: for several that write at once.
+
+        After an error it may have been done all the same, if the database went away at its end.
+        """
+
 
 class TermStoreUnavailable(Exception):
     """What terms have used can be neither read nor written at the moment."""

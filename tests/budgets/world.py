@@ -50,6 +50,13 @@ class MemoryTermStore:
         self.saves.append(dict(used))
         self.used.update(used)
 
+    async def add(self, used: Mapping[Term, int]) -> Mapping[Term, int]:
+        if self.away:
+            raise TermStoreUnavailable("away")
+        for term, tokens in used.items():
+            self.used[term] = self.used.get(term, 0) + tokens
+        return {term: self.used[term] for term in used}
+
 
 def tenant(id_: str = "t1", **fields: Any) -> TenantPolicy:
     return TenantPolicy(id=id_, name=f"name of {id_}", **fields)

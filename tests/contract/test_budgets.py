@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import pytest
 
+from dataplane.budgets.fleet import FleetBudgets
 from dataplane.budgets.local import LocalBudgets
 from dataplane.budgets.port import ACTUAL_TOKENS_MAX, Budgets, RateLimitState
 from dataplane.errors import BudgetExhausted, RateLimited
 from shared.policy import Budget, BudgetPeriod, KeyPolicy
+from tests.budgets.fleet_world import FleetWorld, fleet_world
 from tests.budgets.world import MemoryTermStore, Time, key, month, per_minute, tenant
 
 
@@ -52,10 +55,31 @@ class LocalWorld:
         self.budgets = self.process()
 
 
-@pytest.fixture(params=["local"])
-def world(request: pytest.FixtureRequest) -> World:
-    worlds = {"local": LocalWorld}
-    return worlds[request.param]()
+class RedisWorld:
+    def __init__(self, fleet: FleetWorld) -> None:
+        self.fleet = fleet
+        self.budgets: Budgets = fleet.make()
+
+    def passes(self, secs: float) -> None:
+        self.fleet.time.passes(secs)
+
+    def is_now(self, *date: int) -> None:
+        self.fleet.time.is_now(*date)
+
+    async def restart(self) -> None:
+        assert isinstance(self.budgets, FleetBudgets)
+        await self.budgets.stop()
+        self.fleet.made.remove(self.budgets)
+        self.budgets = self.fleet.make()
+
+
+@pytest.fixture(params=["local", "redis"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    if request.param == "local":
+        yield LocalWorld()
+        return
+    async with fleet_world(lease_secs=86_400) as fleet:  # nobody renews while time is moved by hand
+        yield RedisWorld(fleet)
 
 
 async def refused(world: World, key: KeyPolicy, estimate: int) -> float:

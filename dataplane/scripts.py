@@ -1,0 +1,125 @@
+"""Scripts that run in Redis, and how they are run.
+
+Each file in a package's folder `lua` is one atomic operation. Its header is its contract, and a
+script without one does not load. A line `-- #include name` stands for the file `name.lua` in the
+folder `include` beside it. Redis may forget its scripts at any time (a restart, a failover, SCRIPT
+FLUSH); a call it does not know is sent again, with all the scripts ahead of it, within the same
+deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, ResponseError
+
+from shared.redis import Command, RedisUnavailable, round_trip
+
+HEADINGS: Final = ("Purpose:", "KEYS:", "ARGV:", "Returns:", "Safe to repeat?")
+_INCLUDE: Final = re.compile(r"^-- #include (\w+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCall:
+    """One script, to be run with these keys and arguments."""
+
+    script: str
+    keys: tuple[str, ...]
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    name: str
+    text: str
+    sha: str
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Script:
+        return cls(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class MalformedScript(Exception):
+    """A script's header does not say what it must."""
+
+
+def load(package: str) -> Mapping[str, Script]:
+    """Every script of a package by its name. Raises `MalformedScript`."""
+    folder = resources.files(package).joinpath("lua")
+    scripts = {}
+    for file in folder.iterdir():
+        name, dot, ending = file.name.rpartition(".")
+        if dot and ending == "lua":
+            scripts[name] = Script.of(name, _text(name, file, folder))
+    return scripts
+
+
+def _text(name: str, file: Traversable, folder: Traversable) -> str:
+    text = file.read_text(encoding="utf-8")
+    header = re.match(r"(?:--[^\n]*\n)*", text)
+    said = header.group() if header else ""
+    at = 0
+    for heading in HEADINGS:
+        at = said.find(f"-- {heading}", at)
+        if at < 0:
+            raise MalformedScript(f"{name}.lua: its header has no {heading!r} where it belongs")
+    include = folder.joinpath("include")
+    return _INCLUDE.sub(
+        lambda match: include.joinpath(f"{match[1]}.lua").read_text(encoding="utf-8"), text
+    )
+
+
+class RedisScripts:
+    """Runs a package's scripts on a Redis server. `secs` is how long one `run` may take."""
+
+    def __init__(self, redis: Redis, scripts: Mapping[str, Script], *, secs: float) -> None:
+        self._redis: Final = redis
+        self._secs: Final = secs
+        self._scripts: Final = scripts
+        self._loaded = False
+
+    async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """Carry out calls in order and together, though not as one; their answers.
+
+        Raises `RedisUnavailable`; then any of them may have been carried out, or may yet be.
+        """
+        try:
+            # Two round trips at most, in the time of one.
+            async with asyncio.timeout(self._secs):
+                return await self._run(calls)
+        except TimeoutError as error:
+            raise RedisUnavailable("no answer from Redis in time") from error
+
+    async def _run(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        replies = await self._send(calls)
+        unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            # What ran stays; only what Redis did not know is sent again, once.
+            self._loaded = False
+            again = await self._send([calls[at] for at in unknown])
+            for at, reply in zip(unknown, again, strict=True):
+                replies[at] = reply
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, ResponseError):
+                raise RedisUnavailable(f"{call.script}: {reply}") from reply
+        return replies
+
+    async def _send(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        commands: list[Command] = []
+        if not self._loaded:
+            commands += (("SCRIPT LOAD", script.text) for script in self._scripts.values())
+        loads = len(commands)
+        for call in calls:
+            sha = self._scripts[call.script].sha
+            commands.append(("EVALSHA", sha, len(call.keys), *call.keys, *call.args))
+        replies = await round_trip(self._redis, commands, secs=self._secs)
+        self._loaded = True
+        return replies[loads:]
