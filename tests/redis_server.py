@@ -109,6 +109,10 @@ class Server:
             await asyncio.to_thread(self._process.wait)
             self._process = None
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 

@@ -4,9 +4,9 @@ is away.
 **Who has the truth.** Redis has it at each moment. The database has the sum of what every replica
 has added to it, about once a second: it lags, and is never ahead. So the rule by which both agree
 is that a term's total in Redis is never below the database's. A term that Redis does not know
-begins there with the database's total; and where adding to the database shows a total above the one
-last heard of from Redis, Redis is told. In this way comes whatever Redis was not told of: what was
-used while it was away, what was settled after its reservation lapsed, a settlement that was lost.
+begins there with the database's total; and whenever something was added to the database, Redis is
+told the new total. In this way comes whatever it did not hear of or has lost: what was used while
+it was away, what was settled after its reservation lapsed, a settlement that never arrived.
 
 **Reservations** in a term are leases, renewed while their requests run: those of a replica that
 crashed lapse. Those that Redis lost are written down again.
@@ -130,6 +130,11 @@ class FleetBudgets:
         return self._is_away
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way to Redis."""
+        return not self._background
+
+    @property
     def remembered(self) -> tuple[int, int]:
         """How many open reservations and totals are held in memory."""
         return len(self._open), len(self._known)
@@ -168,11 +173,11 @@ class FleetBudgets:
             if not self._reserved[term]:
                 del self._reserved[term]
             self._own_part.settle_term(term, used)
-            if used:
-                self._sums.add(term, used)
         if opened.is_own_part:
             self._own_part.settle_minute(reservation.tenant_id, estimate, used, self._now_ms())
-        if not self._is_away and (reservation.terms or not opened.is_own_part):
+        if self._is_away or (opened.is_own_part and not reservation.terms):
+            self._count(reservation, used)
+        else:
             self._do(self._settle_in_books(reservation, used, with_minute=not opened.is_own_part))
 
     async def save(self) -> bool:
@@ -180,16 +185,14 @@ class FleetBudgets:
         database could not take all of it.
         """
         all_saved = await self._sums.save()
-        behind = self._sums.ahead_of(self._known)
-        if behind and not self._is_away:
+        totals = self._sums.untold()
+        if totals and not self._is_away:
             try:
-                await self._books.found(behind)
+                await self._books.found(totals)
             except RedisUnavailable as error:
                 self._lose(error)
             else:
-                self._sums.told(behind)
-                for term, total in behind.items():
-                    self._remember(term, max(total, self._known.get(term, 0)))
+                self._sums.told(totals)
         return all_saved
 
     # Asking
@@ -252,10 +255,10 @@ class FleetBudgets:
             if not unknown:
                 break
             for term in unknown:
-                total = await self._total(term)
+                # What is being saved may count twice: better than not at all, in an outage.
+                total = await self._total(term, unsaved=self._sums.unsaved(term))
                 if not self._own_part.knows(term):
-                    # What is being saved may count twice: better than not at all, in an outage.
-                    self._own_part.begin(term, total + self._sums.unsaved(term))
+                    self._own_part.begin(term, total)
         bucket = self._own_part.refuse_or_pass(
             key.tenant.id,
             key.tenant.tokens_per_minute,
@@ -294,7 +297,7 @@ class FleetBudgets:
         await self._books.found({term: await self._total(term) for term in terms})
         self._renew_now.set()
 
-    async def _total(self, term: Term) -> int:
+    async def _total(self, term: Term, *, unsaved: int = 0) -> int:
         """What a term has used by all that is known here. Raises `PolicyUnavailable`."""
         try:
             stored = await self._loads.run(term, lambda: self._load(term))
@@ -306,7 +309,7 @@ class FleetBudgets:
                 return 0
             log.warning("budget_usage_not_read", scope=term.scope, error=str(error))
             raise PolicyUnavailable from error
-        return max(stored, self._known.get(term, 0))
+        return max(stored + unsaved, self._known.get(term, 0))
 
     async def _load(self, term: Term) -> int:
         return (await self._store.load([term])).get(term, 0)
@@ -321,11 +324,19 @@ class FleetBudgets:
         except RedisUnavailable as error:
             self._lose(error)
             return
+        finally:
+            # Not before: Redis would be told of it by way of the database, and then once more.
+            self._count(reservation, used)
         for term, became in zip(reservation.terms, settled, strict=True):
             if became.committed is not None:
                 self._remember(term, became.committed)
             if not became.was_booked:
                 self._renew_now.set()  # then others may be missing too
+
+    def _count(self, reservation: Reservation, used: int) -> None:
+        if used:
+            for term in reservation.terms:
+                self._sums.add(term, used)
 
     def _lose(self, error: RedisUnavailable) -> None:
         if self._is_away:
@@ -354,13 +365,18 @@ class FleetBudgets:
         """Have everything that runs on the books; whether Redis answered."""
         reservations = [one.reservation for one in self._open.values() if one.reservation.terms]
         try:
-            await self._books.renew(reservations)
+            unknown = await self._books.renew(reservations)
+            if unknown:
+                await self._books.found({term: await self._total(term) for term in unknown})
+                await self._books.renew(reservations)
             for one in reservations:
                 if one.id not in self._open:  # it may have been written down after its settlement
                     await self._books.settle(one, 0, with_minute=False)
         except RedisUnavailable as error:
             self._lose(error)
             return False
+        except PolicyUnavailable:
+            log.info("budget_reservations_not_renewed", because="the database is away")
         return True
 
     def _return(self) -> None:

@@ -116,18 +116,24 @@ class RedisBooks:
             args = (str(COUNT_MS), *(str(total) for _, total in batch))
             await self._trips.make(ScriptCall("found", tuple(keys), args))
 
-    async def renew(self, reservations: Sequence[Reservation]) -> None:
-        """Renew leases, and write down again what is missing. Without any, it asks whether the
-        books can be written at all.
+    async def renew(self, reservations: Sequence[Reservation]) -> set[Term]:
+        """Renew leases, and write down again what is missing; the terms that are not known, in
+        which nothing can be written down. Without reservations, it asks whether the books can be
+        written at all.
         """
         each = [(one, term) for one in reservations for term in one.terms]
+        unknown: set[Term] = set()
         for batch in _batches(each) or [[]]:
             keys = [self._keys.mark]
             args = [self._lease_ms]
             for reservation, term in batch:
                 keys += self._term(term)
                 args += (str(reservation.estimate), reservation.id)
-            await self._trips.make(ScriptCall("renew", tuple(keys), tuple(args)))
+            known = await self._trips.make(ScriptCall("renew", tuple(keys), tuple(args)))
+            unknown |= {
+                term for (_, term), is_known in zip(batch, known, strict=True) if not is_known
+            }
+        return unknown
 
     async def reconnect(self) -> None:
         """Have the next call go to whoever answers now under the server's name."""

@@ -57,11 +57,8 @@ class UsageSums:
                     del self._unsaved[term]
         return True
 
-    def ahead_of(self, known: Mapping[Term, int]) -> dict[Term, int]:
-        """Totals of the database that are above those `known`; the others are done with."""
-        self._totals = {
-            term: total for term, total in self._totals.items() if total > known.get(term, 0)
-        }
+    def untold(self) -> dict[Term, int]:
+        """Totals that came back from the database and that Redis was not told of."""
         return dict(self._totals)
 
     def told(self, totals: Mapping[Term, int]) -> None:

@@ -72,13 +72,19 @@ class FleetWorld:
         self.made.append(replica)
         return replica
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that comes about in the background."""
+    async def names(self) -> list[str]:
+        """The keys that replicas have written."""
+        found = [name async for name in self.redis.scan_iter(match=f"{self.tag}:1:*")]
+        return sorted(found)
+
+    async def until_reserved(self, tokens: int) -> None:
+        """Wait until so much is reserved in the one term there is."""
         for _ in range(1000):
-            if holds():
-                return
+            for name in await self.names():
+                if ":count:" in name and await self.redis.hget(name, "reserved") == str(tokens):
+                    return
             await asyncio.sleep(0.01)
-        raise TimeoutError("it never came to hold")
+        raise TimeoutError("it was never reserved")
 
     async def stop(self) -> None:
         for replica in self.made:
@@ -87,6 +93,15 @@ class FleetWorld:
         if names:
             await self.redis.delete(*names)
         await self.redis.aclose()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds that comes about in the background."""
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError("it never came to hold")
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 --          It always writes something, so that it fails where the others would.
 -- KEYS:    1 mark; then two a reservation and term: count, open.
 -- ARGV:    1 lease in ms; then two a reservation and term: estimate, id.
--- Returns: 1 or 0 for each: whether it had been missing. In a term that is not known it stays so.
+-- Returns: 1 or 0 for each: whether its term is known. In one that is not, nothing is written down.
 -- Safe to repeat? Yes.
 
 -- #include clock
@@ -10,14 +10,12 @@
 
 local lease = tonumber(ARGV[1])
 redis.call('SET', sound(KEYS[1], 'string'), '1', 'PX', whole(lease))
-local missing = {}
+local known = {}
 for number = 1, (#KEYS - 1) / 2 do
   local count, open = sound(KEYS[2 * number], 'hash'), sound(KEYS[2 * number + 1], 'zset')
-  local estimate, id = ARGV[2 * number], ARGV[2 * number + 1]
-  if redis.call('EXISTS', count) == 1 then
-    missing[number] = book(count, open, estimate, id, lease)
-  else
-    missing[number] = 0
+  known[number] = redis.call('EXISTS', count)
+  if known[number] == 1 then
+    book(count, open, ARGV[2 * number], ARGV[2 * number + 1], lease)
   end
 end
-return missing
+return known

@@ -34,12 +34,10 @@ local function open_member(estimate, id)
   return estimate .. ' ' .. id
 end
 
--- Have a reservation on the books, until its lease ends; whether it had been missing.
+-- Have a reservation on the books, until its lease ends.
 local function book(count, open, estimate, id, lease)
-  local added = redis.call('ZADD', open, whole(now + lease), open_member(estimate, id))
-  if added == 1 then
+  if redis.call('ZADD', open, whole(now + lease), open_member(estimate, id)) == 1 then
     redis.call('HINCRBY', count, 'reserved', estimate)
   end
   redis.call('PEXPIRE', open, whole(2 * lease))
-  return added
 end
