@@ -323,7 +323,10 @@ class Life:
         world, settings = self.world, self.world.settings
         heal(world)
         whole = settings.ttl + 2 * settings.heartbeat + ANSWERS_MAX * RETRY_SECS + LATEST_SECS + 3
-        self.recovery = self._until_in_step(whole)
+        # Whoever had nothing to do may only now hear of what happened.
+        hears = settings.heartbeat + 1
+        world.run(hears)
+        self.recovery = hears + self._until_in_step(whole - hears)
         self._all_in_step()
         world.run(1.0)
         # What the dead held lapses, and what nobody holds is found out.

@@ -130,7 +130,11 @@ class World:
         """Let `secs` pass. Raises `Violation`."""
         end = self.time.now + secs
         while self.time.now < end:
-            self.time.run(min(LOOK_SECS, end - self.time.now))
+            try:
+                self.time.run(min(LOOK_SECS, end - self.time.now))
+            except Violation as violation:
+                # What went wrong first may have led to this.
+                raise self.failure or violation from None
             if self.failure is not None:
                 raise self.failure
 
