@@ -182,9 +182,17 @@ class RateLimited(Refusal):
     code = "rate_limit_exceeded"
     should_retry = True
 
-    def __init__(self, message: str, *, retry_after_secs: float) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_secs: float,
+        tokens: tuple[int, int, float] | None = None,
+    ) -> None:
+        """`tokens`: the budget's size, what is left of it, and the seconds until it is full."""
         super().__init__(message)
         self.retry_after_secs = retry_after_secs
+        self.tokens = tokens
 
 
 class InternalFailure(Refusal):

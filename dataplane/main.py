@@ -148,8 +148,20 @@ class DataPlane:
         return model is not None and model.name == name
 
     def _pools(self) -> Iterator[PoolFigures]:
-        for pool in self.admission.core.pools:
-            yield PoolFigures(pool.policy.model, pool.size, pool.running, pool.waiting, pool.held)
+        """One for each name: a model deleted and made again has two pools until the old one ends,
+        and what still runs in that counts with the new one, whose size is in force."""
+        figures: dict[str, PoolFigures] = {}
+        for pool in sorted(self.admission.core.pools, key=lambda pool: pool.gone):
+            name = pool.policy.model
+            first = figures.get(name, PoolFigures(name, pool.size, 0, 0, 0))
+            figures[name] = PoolFigures(
+                name,
+                first.size,
+                first.in_flight + pool.running,
+                first.queued + pool.waiting,
+                first.held + pool.held,
+            )
+        yield from figures.values()
 
     def readiness(self) -> Readiness:
         """Whether requests should be sent here, and what stands in the way."""

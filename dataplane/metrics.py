@@ -127,7 +127,7 @@ class Metrics:
         *,
         admission: str,
         status: int,
-        queue_secs: float,
+        queue_secs: float | None,
         first_byte_secs: float | None,
         duration_secs: float,
         input_tokens: int,
@@ -140,7 +140,8 @@ class Metrics:
             requests = self._requests.labels(label, admission, str(status))
             series.requests[admission, status] = requests
         requests.inc()
-        series.queue_wait.observe(queue_secs)
+        if queue_secs is not None:
+            series.queue_wait.observe(queue_secs)
         if first_byte_secs is not None:
             series.first_byte.observe(first_byte_secs)
         series.request.observe(duration_secs)

@@ -19,6 +19,7 @@ def limited(bucket: TokenBucket, estimate: int) -> RateLimited:
         f"This request needs about {estimate:,} tokens and the tenant's budget of "
         f"{bucket.size:,} tokens a minute has {bucket.remaining:,} left.",
         retry_after_secs=whole_secs(bucket.wait_ms(estimate)),
+        tokens=(bucket.size, bucket.remaining, bucket.reset_ms / 1000),
     )
 
 

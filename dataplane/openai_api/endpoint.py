@@ -202,12 +202,39 @@ class Gateway:
         tokens = story.estimate.total
         await self._budgets.check(key, tokens)
         outgoing = _outgoing(client, story, incoming, secret)
+        story.asked()
         async with self._admission.admit(Ask(key, model, tokens, story.session.id)) as slot:
             story.admitted(slot)
+            if slot.admission == "queued":
+                key, destination = await self._after_waiting(secret, incoming.model, model, slot)
+                story.key = key
             async with self._reserved(client, key, story, slot):
                 with client.cut_after(_time_limit(model), _took_too_long()):
                     async with self._forwarder.opened(destination, outgoing) as answer:
                         await self._relay(client, story, answer)
+
+    async def _after_waiting(
+        self, secret: str, name: str, model: ModelPolicy | None, slot: Slot
+    ) -> tuple[KeyPolicy, Destination]:
+        """The policy in force now, since it may have changed while the request waited.
+
+        The model is the same one, whatever it is called by now: if it went, the queue said so.
+        """
+        try:
+            key = await self._usable_key(secret)
+            if model is not None:
+                newest = (each for each in self._policy.models() if each.id == model.id)
+                model = next(newest, model)
+            return key, self._destination(key, name, model)
+        except BaseException:
+            slot.undo()
+            raise
+
+    async def _usable_key(self, secret: str) -> KeyPolicy:
+        key = self._policy.cached_key(secret) or await self._policy.key(secret)
+        if key.tenant.suspended:
+            raise TenantSuspended
+        return key
 
     @asynccontextmanager
     async def _reserved(

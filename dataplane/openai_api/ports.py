@@ -104,7 +104,8 @@ class FinishedRequest:
     """A registered name or the unrouted pool's, so that there are few; None: refused before."""
     admission: Literal["fast", "queued", "rejected"]
     slot: Literal["new", "held"] | None
-    queue_ms: float
+    queue_ms: float | None
+    """To its slot, or to giving up; None: it never asked for one."""
     ttfb_ms: float | None
     """From the request's arrival to the first content of its answer."""
     is_stream: bool

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from uuid_utils import uuid7
 
 from dataplane.budgets.port import RateLimitState
-from dataplane.errors import Refusal
+from dataplane.errors import RateLimited, Refusal
 from dataplane.openai_api import dialects
 from dataplane.openai_api.client import Client
 from dataplane.openai_api.dialects import HeaderList
@@ -53,7 +53,9 @@ class Story:
         self.outcome = Outcome.BROKEN
         self._admission: Literal["fast", "queued", "rejected"] = "rejected"
         self._slot: Literal["new", "held"] | None = None
-        self._queue_ms = 0.0
+        self._asked: float | None = None
+        """Since when it waits for a slot that it has not been given."""
+        self._queue_ms: float | None = None
         self._status: int | None = None
         self._code: str | None = None
         self._meter: Meter | None = None
@@ -63,8 +65,13 @@ class Story:
 
     # As it happens
 
+    def asked(self) -> None:
+        """The request asks for a slot: from now on it waits."""
+        self._asked = time.monotonic()
+
     def admitted(self, slot: Slot) -> None:
         """The request has its slot."""
+        self._asked = None
         self._admission, self._slot, self._queue_ms = slot.admission, slot.slot, slot.queue_ms
 
     def answered(self, status: int, meter: Meter) -> None:
@@ -101,6 +108,8 @@ class Story:
     def refused(self, refusal: Refusal) -> None:
         """The gateway gives the answer, or the end of it."""
         self._code = refusal.code
+        if isinstance(refusal, RateLimited) and refusal.tokens is not None:
+            self.rate_limit = RateLimitState(*refusal.tokens)
         if self._status is None or not self._client.has_started:
             self._status, self.outcome = refusal.status, Outcome.REFUSED
         else:
@@ -139,7 +148,7 @@ class Story:
         if self._slot is not None:
             headers += [
                 (b"x-obleth-admission", self._admission.encode()),
-                (b"x-obleth-queue-ms", b"%d" % round(self._queue_ms)),
+                (b"x-obleth-queue-ms", b"%d" % round(self._queue_ms or 0)),
                 (b"x-obleth-session", self.session.source.encode()),
                 (b"x-obleth-slot", self._slot.encode()),
             ]
@@ -163,6 +172,7 @@ class Story:
         """All of it. The request has given back what it held."""
         now = time.monotonic()
         first = self._first_content
+        waited = self._queue_ms if self._asked is None else (now - self._asked) * 1000
         return FinishedRequest(
             request_id=self.request_id,
             path=self.route.path if self.route is not None else "",
@@ -175,7 +185,7 @@ class Story:
             model=self.model,
             admission=self._admission,
             slot=self._slot,
-            queue_ms=self._queue_ms,
+            queue_ms=waited,
             ttfb_ms=None if first is None else (first - self._began) * 1000,
             is_stream=self.is_stream,
             estimated_tokens=self.estimate.total if self._slot is not None else 0,

@@ -33,6 +33,13 @@ class Books:
         self.idle: OrderedDict[str, float] = OrderedDict()
         """When each unused pool was last used, longest ago first."""
 
+    def join(self, key: Key) -> None:
+        """A request of a key arrives: whoever had nobody waiting comes back, level again."""
+        tenant, group = key.tenant, key.tenant.group
+        for node in (key, tenant, group):
+            if not node.waiting:
+                node.level.join(node)
+
     def count(self, pool: Pool, key: Key, *, waiting: int = 0, running: int = 0) -> None:
         """Requests of a key began or ceased to wait or run. `place` the key afterwards."""
         tenant, group = key.tenant, key.tenant.group
@@ -56,15 +63,15 @@ class Books:
         else:
             pool.tenants.pop(tenant.id, None)
 
-    def place(self, pool: Pool, key: Key, *, returns: bool = False) -> None:
+    def place(self, pool: Pool, key: Key) -> None:
         """Put a key, its tenant and its group where they stand after a change, and the pool among
         those ready."""
         tenant, group = key.tenant, key.tenant.group
         waiter = None if key.capped else key.head()
-        key.level.place(key, None if waiter is None else waiter.request, returns=returns)
+        key.level.place(key, None if waiter is None else waiter.request)
         head = None if tenant.capped else tenant.keys.head()
-        tenant.level.place(tenant, head, returns=returns)
-        group.level.place(group, group.tenants.head(), returns=returns)
+        tenant.level.place(tenant, head)
+        group.level.place(group, group.tenants.head())
         self.refresh(pool)
 
     def refresh(self, pool: Pool) -> None:
@@ -141,9 +148,15 @@ class Books:
         elif key.policy is not policy:
             key.level.rename(key, order_name(policy), policy.weight)
             key.policy = policy
-        key.configured_cap = policy.max_in_flight
-        key.cap = part_of_cap(policy.max_in_flight, self.divide_by)
+        self._cap(key, policy.max_in_flight)
         return key
+
+    def _cap(self, node: Key | Tenant, cap: int | None) -> None:
+        before = node.configured_cap
+        if before is not None and (cap is None or cap > before):
+            node.level.join(node)
+        node.configured_cap = cap
+        node.cap = part_of_cap(cap, self.divide_by)
 
     def _group(self, pool: Pool, policy: GroupPolicy) -> Group:
         group = pool.groups.nodes.get(policy.name)
@@ -163,8 +176,7 @@ class Books:
         elif tenant.group is not group:
             self._move(tenant, group)
         tenant.policy = policy
-        tenant.configured_cap = policy.max_in_flight
-        tenant.cap = part_of_cap(policy.max_in_flight, self.divide_by)
+        self._cap(tenant, policy.max_in_flight)
         _reweigh(pool, tenant)
         return tenant
 

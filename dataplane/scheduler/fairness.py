@@ -9,8 +9,13 @@ other.
 A node *contends* while it has a waiter that could go if a slot were free: something queued, and
 neither it nor all below it at a cap. The *virtual time* of a level is the lowest score among
 those that contend; with none, the highest score anyone was admitted at. It never goes back while
-the pool has work. A node that starts to contend is raised to it, so nobody saves up credit: not
-by being silent, and not by waiting behind its own cap.
+the pool has work. A node that had nobody waiting is *raised* to it when it sends again, so nobody
+saves up credit by being silent.
+
+A node that waits behind its own cap falls behind the others in score and is not raised: when one
+of its slots is free it is its turn, so it always gets what its cap allows. But it does not hold
+the virtual time down meanwhile, or newcomers would join far below everybody who is served; and
+when its cap is lifted it is raised, or it would crowd the others out for all it did without.
 
 Where this departs from the textbook: the score is kept, not the count of tokens, as an integer
 in units of `1 / SCORE_UNIT` token per weight. So scores compare exactly however long a pool
@@ -121,45 +126,32 @@ class Level(Generic[N]):
         """Those that contend, first to last. The level must not change meanwhile."""
         return (node for _, _, node in self.contenders)
 
-    def place(self, node: N, head: int | None, *, returns: bool = False) -> None:
-        """Put a node where its score and its next request say; None: it does not contend.
-
-        A node that contends anew is raised to the level of the others, unless it `returns` to the
-        place it was taken from a moment ago.
-        """
+    def place(self, node: N, head: int | None) -> None:
+        """Put a node where its score and its next request say; None: it does not contend."""
         if head is None:
             if node.entry is not None:
                 self.contenders.remove((*node.entry, node))
                 node.entry = None
         else:
-            if node.entry is None:
-                if not returns:
-                    node.score = max(node.score, self.virtual_time)
-            elif node.entry == (node.score, head):
+            if node.entry == (node.score, head):
                 return
-            else:
+            if node.entry is not None:
                 self.contenders.remove((*node.entry, node))
             node.entry = (node.score, head)
             self.contenders.add((*node.entry, node))
         self._advance()
 
+    def join(self, node: N) -> None:
+        """Raise a node that comes back to the level of the others. `place` it afterwards."""
+        node.score = max(node.score, self.virtual_time)
+
     def charge(self, node: N, tokens: int) -> int:
         """Raise a node's score by what its admission costs, and say by how much. `place` it
-        afterwards.
-
-        A node that goes without having contended starts level with the others too.
-        """
-        if node.entry is None:
-            node.score = max(node.score, self.virtual_time)
+        afterwards."""
         self._top_admitted = max(self._top_admitted, node.score)
         amount = tokens * SCORE_UNIT // node.weight
         node.score += amount
         return amount
-
-    def refund(self, node: N, amount: int) -> None:
-        """Take a charge back, though never below the level of the others. `place` the node
-        afterwards."""
-        node.score = max(node.score - amount, min(node.score, self.virtual_time))
 
     def begin_work(self, node: N) -> None:
         """A node has work again: it shares."""

@@ -169,6 +169,7 @@ class Scheduler:
         pool = books.pool(event.pool)
         books.idle.pop(pool.policy.id, None)
         key = books.key(pool, event.key)
+        books.join(key)
         if (
             not self._claims
             and not self._is_paused
@@ -353,11 +354,10 @@ class Scheduler:
             self._vacate(slot, now)
         else:
             waiter.at_once = False
-            for node, amount in slot.charged:
-                node.score -= amount
+            _refund(slot)
             key.take_back(waiter)
             self._books.count(pool, key, waiting=1, running=-1)
-            self._books.place(pool, key, returns=True)
+            self._books.place(pool, key)
         if self._claims:
             self._block(slot, event)
 
@@ -411,7 +411,7 @@ class Scheduler:
 
 def _refund(slot: Slot) -> None:
     for node, amount in slot.charged:
-        node.level.refund(node, amount)
+        node.score -= amount
 
 
 def _release(request: int, slot: Slot) -> Release:

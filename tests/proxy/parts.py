@@ -66,6 +66,7 @@ class Budget:
     rate_limit: RateLimitState | None = None
     checked: list[int] = field(default_factory=list)
     reserved: list[int] = field(default_factory=list)
+    reserved_for: list[KeyPolicy] = field(default_factory=list)
     settled: list[int | None] = field(default_factory=list)
 
     async def check(self, key: KeyPolicy, estimate: int) -> None:
@@ -77,6 +78,7 @@ class Budget:
         if self.reserve_fails_with is not None:
             raise self.reserve_fails_with
         self.reserved.append(estimate)
+        self.reserved_for.append(key)
         return Reservation("r", key.tenant.id, estimate, None, (), self.rate_limit)
 
     async def settle(self, reservation: Reservation, actual: int | None) -> None:

@@ -56,11 +56,13 @@ class Oracle:
     def arrive(self, event: Arrived, now: float) -> list[int]:
         pool = self.pools.setdefault(event.pool.id, OraclePool(event.pool))
         path = self._learn(pool, event.key)
-        before = self._contending(event.pool.id)
+        for n in (1, 2, 3):
+            if not self.waiting(event.pool.id, path[:n]):
+                self._raise(pool, path[:n])
         self.requests[event.request] = Request(
             event.request, event.pool.id, path, event.tokens, now
         )
-        self._settle(before, event.pool.id)
+        self._settle(event.pool.id)
         return self._serve()
 
     def leave(self, number: int) -> list[int]:
@@ -72,9 +74,8 @@ class Oracle:
     def change_key(self, key: KeyPolicy) -> list[int]:
         for id, pool in self.pools.items():
             if any(path[1:2] == (key.tenant.id,) for path in self._paths(id)):
-                before = self._contending(id)
                 self._learn(pool, key)
-                self._settle(before, id)
+                self._settle(id)
         return self._serve()
 
     def change_pool(self, policy: PoolPolicy) -> list[int]:
@@ -139,16 +140,20 @@ class Oracle:
             (path[:2], max(1, (tenant.weight * scale + 50) // 100), tenant.max_in_flight),
             (path, key.weight, key.max_in_flight),
         ):
+            before = pool.caps.get(node)
             pool.weights[node], pool.caps[node] = weight, cap
             pool.scores.setdefault(node, Fraction(0))
+            if before is not None and (cap is None or cap > before):
+                self._raise(pool, node)
         return path
 
-    def _settle(self, before: set[Path], id: str) -> None:
-        """After a change: raise whoever contends anew, move each level's virtual time on."""
+    def _raise(self, pool: OraclePool, path: Path) -> None:
+        level = pool.virtual_time.get(path[:-1], Fraction(0))
+        pool.scores[path] = max(pool.scores[path], level)
+
+    def _settle(self, id: str) -> None:
+        """After a change: move each level's virtual time on."""
         pool, after = self.pools[id], self._contending(id)
-        for path in after - before:
-            level = pool.virtual_time.get(path[:-1], Fraction(0))
-            pool.scores[path] = max(pool.scores[path], level)
         for parent in {path[:-1] for path in pool.scores}:
             lowest = min(
                 (pool.scores[p] for p in after if p[:-1] == parent),
@@ -173,9 +178,8 @@ class Oracle:
                     del book[below]
 
     def _remove(self, request: Request) -> None:
-        before = self._contending(request.pool)
         del self.requests[request.number]
-        self._settle(before, request.pool)
+        self._settle(request.pool)
 
     def _end(self, number: int, *, undo: bool) -> list[int]:
         request = self.requests.get(number)
@@ -184,8 +188,7 @@ class Oracle:
         pool = self.pools[request.pool]
         if undo:
             for path, amount in request.charges.items():
-                floor = min(pool.scores[path], pool.virtual_time.get(path[:-1], Fraction(0)))
-                pool.scores[path] = max(pool.scores[path] - amount, floor)
+                pool.scores[path] -= amount
         self._remove(request)
         return self._serve()
 
@@ -249,18 +252,14 @@ class Oracle:
 
     def _admit(self, id: str, request: Request) -> int:
         pool = self.pools[id]
-        before = self._contending(id)
         request.running = True
         for n in (1, 2, 3):
             path = request.path[:n]
-            if path not in before:
-                level = pool.virtual_time.get(path[:-1], Fraction(0))
-                pool.scores[path] = max(pool.scores[path], level)
             top = pool.top_admitted.get(path[:-1], Fraction(0))
             pool.top_admitted[path[:-1]] = max(top, pool.scores[path])
             request.charges[path] = Fraction(request.tokens, pool.weights[path])
             pool.scores[path] += request.charges[path]
-        self._settle(before, id)
+        self._settle(id)
         return request.number
 
 

@@ -153,6 +153,25 @@ def test_a_key_whose_cap_falls_keeps_what_runs_and_gets_nothing_more() -> None:
     assert len(world.running) == 2
 
 
+def test_a_tenant_that_waits_behind_its_cap_gets_all_that_the_cap_allows() -> None:
+    world = World(Weighted())
+    world.keep_sending(a_key("capped", cap=1), at_once=4, pool=pool_of(2))
+    world.keep_sending(a_key("other", weight=1), at_once=20, pool=pool_of(2))
+    world.run(500)
+    assert world.served(since=100)["capped"] == world.served(since=100)["other"]
+
+
+def test_a_tenant_at_its_cap_does_not_let_newcomers_join_below_those_who_are_served() -> None:
+    world = World(Weighted())
+    world.keep_sending(a_key("capped", cap=1), at_once=4, tokens=1)
+    world.keep_sending(a_key("served"), at_once=20, tokens=1000)
+    world.run(500)
+    world.keep_sending(a_key("new"), at_once=20, tokens=1000)
+    start = world.now
+    world.run(20)
+    assert world.served(since=start)["served"] > 50
+
+
 # Limits
 
 
