@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import structlog
 
+from dataplane import picture
 from dataplane.admission import Admission, Limits
 from dataplane.admission.replica import ReplicaSettings
 from dataplane.budgets.database import DatabaseTermStore
@@ -80,7 +81,7 @@ class DataPlane:
         self._changes = self._listener(settings)
         self._budgets = self._shared_or_local_budgets(settings)
         metrics = Metrics(
-            is_registered=self._is_registered, pools=self._pools, fleet=self._fleet_figures
+            is_registered=self._is_registered, pools=self._figures, fleet=self._fleet_figures
         )
         self._cluster = None if settings.redis_url is None else self._member(settings, metrics)
         self._usage = UsageRecorder(
@@ -147,21 +148,8 @@ class DataPlane:
         model = self.policy.model(name)
         return model is not None and model.name == name
 
-    def _pools(self) -> Iterator[PoolFigures]:
-        """One for each name: a model deleted and made again has two pools until the old one ends,
-        and what still runs in that counts with the new one, whose size is in force."""
-        figures: dict[str, PoolFigures] = {}
-        for pool in sorted(self.admission.core.pools, key=lambda pool: pool.gone):
-            name = pool.policy.model
-            first = figures.get(name, PoolFigures(name, pool.size, 0, 0, 0))
-            figures[name] = PoolFigures(
-                name,
-                first.size,
-                first.in_flight + pool.running,
-                first.queued + pool.waiting,
-                first.held + pool.held,
-            )
-        yield from figures.values()
+    def _figures(self) -> Iterable[PoolFigures]:
+        return picture.figures(self.admission.core)
 
     def readiness(self) -> Readiness:
         """Whether requests should be sent here, and what stands in the way."""

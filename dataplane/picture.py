@@ -23,6 +23,7 @@ from dataplane.live_view import (
     busiest,
     fullness,
 )
+from dataplane.metrics import PoolFigures
 from dataplane.scheduler.fairness import SCORE_UNIT, Node
 from dataplane.scheduler.order import EVERYONE
 from dataplane.scheduler.scheduler import Scheduler
@@ -50,6 +51,26 @@ def pools(core: Scheduler, now: float) -> tuple[PoolView, ...]:
         )
         for view in views
     )
+
+
+def figures(core: Scheduler) -> Iterable[PoolFigures]:
+    """What the gauges show: one for each name.
+
+    A model that is deleted and made again has two pools until the last request of the old one has
+    ended. What still runs there counts with the new one, whose size is in force.
+    """
+    found: dict[str, PoolFigures] = {}
+    for pool in sorted(core.pools, key=lambda pool: pool.gone):
+        name = pool.policy.model
+        known = found.get(name, PoolFigures(name, pool.size, 0, 0, 0))
+        found[name] = PoolFigures(
+            name,
+            known.size,
+            known.in_flight + pool.running,
+            known.queued + pool.waiting,
+            known.held + pool.held,
+        )
+    return found.values()
 
 
 def _pool(pool: Pool, now: float) -> PoolView:

@@ -7,7 +7,8 @@ import pytest
 
 from dataplane import live_view, picture
 from dataplane.live_view import PoolView, ReplicaView
-from dataplane.scheduler.events import PoolPolicy
+from dataplane.metrics import PoolFigures
+from dataplane.scheduler.events import PoolGone, PoolPolicy
 from dataplane.scheduler.order import Weighted
 from tests.simulation.world import World, a_key
 
@@ -158,3 +159,12 @@ def test_merging_one_view_changes_nothing_but_the_order_of_groups() -> None:
 def test_views_are_plain_values() -> None:
     view = view_of(busy_world())
     assert msgspec.to_builtins(view)["pools"][0]["tenants"][0]["id"] == "chat"
+
+
+def test_a_model_made_again_while_its_old_requests_run_has_one_set_of_gauges() -> None:
+    world = World()
+    world.send(a_key("t"), pool=PoolPolicy("id-1", "m", 3))
+    world.post(PoolGone("id-1"))
+    for _ in range(6):
+        world.send(a_key("t"), pool=PoolPolicy("id-2", "m", 5))
+    assert list(picture.figures(world.core)) == [PoolFigures("m", 5, 6, 1, 0)]
