@@ -70,3 +70,28 @@ async def test_a_restarted_process_goes_on_counting_where_the_last_one_ended(
     await second.check(key_, 50)
     with pytest.raises(BudgetExhausted, match="950 used"):
         await second.check(key_, 51)
+
+
+async def test_what_several_writers_add_at_once_adds_up(database: Database) -> None:
+    store = DatabaseTermStore(database)
+    terms = [Term(Scope.KEY, f"k{n}", 0, calendar=False) for n in range(100)]
+    backwards = dict.fromkeys(reversed(terms), 2)
+    await asyncio.gather(
+        *(store.add(used) for used in (dict.fromkeys(terms, 1), backwards, backwards))
+    )
+    assert set((await store.load(terms)).values()) == {5}
+
+
+async def test_adding_tells_the_totals_with_what_was_there(database: Database) -> None:
+    store = DatabaseTermStore(database)
+    await store.save({MARCH: 2**50})
+    assert await store.add({MARCH: 1, EPOCH: 7}) == {MARCH: 2**50 + 1, EPOCH: 7}
+    assert await store.add({}) == {}
+
+
+async def test_two_terms_that_began_at_the_same_moment_are_one_in_the_database(
+    database: Database,
+) -> None:
+    store = DatabaseTermStore(database)
+    same = MARCH._replace(calendar=False)
+    assert await store.add({MARCH: 1, same: 2}) == {MARCH: 3, same: 3}

@@ -12,6 +12,9 @@ local function look()
     table.insert(answer, term and whole(term.reserved) or '')
   end
   local minute = size and minute_now(KEYS[1], size)
+  if minute and minute.resized then
+    keep_minute(KEYS[1], minute)  -- from now on it refills at the new rate, whoever passes
+  end
   if minute and minute.level < math.min(estimate, size) * UNITS then
     passes = 0
   end

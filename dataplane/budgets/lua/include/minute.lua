@@ -44,7 +44,7 @@ local function minute_now(key, size)
   if size ~= had and level > 0 then
     level = scaled(level, size, had)
   end
-  return { size = size, level = level, at = at }
+  return { size = size, level = level, at = at, resized = size ~= had }
 end
 
 -- A bucket that is full again is forgotten: a new one would be the same.
