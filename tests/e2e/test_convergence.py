@@ -1,0 +1,154 @@
+"""Both planes as processes of their own, on PostgreSQL and Redis: a change is in force on every
+replica at once while Redis answers, and all the same when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.processes import START_SECS, Process
+from tests.redis_server import Server, server
+
+TOKEN = "admin-token-of-the-tests"
+HEARD_SECS = 1.0
+POLLED_SECS = 10.0
+REPLICAS = 2
+LISTENING = r'"listening": \["([^"]+)"'
+
+
+class Fleet:
+    """A control plane and its replicas, as an operator and a client see them."""
+
+    def __init__(
+        self,
+        api: httpx.AsyncClient,
+        replicas: list[httpx.AsyncClient],
+        redis: Server,
+        logs: list[Path],
+    ) -> None:
+        self.logs = logs
+        self.api = api
+        self.replicas = replicas
+        self.redis = redis
+
+    async def write(self, method: str, path: str, **fields: Any) -> Any:
+        answer = await self.api.request(method, path, json=fields or None)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    async def tenant(self, **fields: Any) -> tuple[dict[str, Any], str, dict[str, Any]]:
+        """A tenant, the secret of its key, and the key."""
+        made = await self.write("POST", "/tenants", **fields)
+        key = await self.write("POST", f"/tenants/{made['id']}/keys", name="main")
+        return made, str(key["secret"]), key
+
+    async def models(self, replica: httpx.AsyncClient, secret: str) -> httpx.Response:
+        return await replica.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
+
+    async def until(self, secret: str, status: int, names: list[str] | None = None) -> float:
+        """How long it takes until every replica answers so; then none answers otherwise again."""
+        began = time.monotonic()
+        for replica in self.replicas:
+            while True:
+                answer = await self.models(replica, secret)
+                if answer.status_code == status and names in (None, _names(answer)):
+                    break
+                assert time.monotonic() - began < 2 * POLLED_SECS, answer.text
+                await asyncio.sleep(0.01)
+        took = time.monotonic() - began
+        for replica in self.replicas:
+            assert (await self.models(replica, secret)).status_code == status
+        return took
+
+
+def _names(answer: httpx.Response) -> list[str]:
+    return sorted(model["id"] for model in answer.json().get("data", ()))
+
+
+@pytest.fixture
+async def fleet(postgres_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(server(tmp_path))
+        environment = {
+            "OBLETH_DATABASE_URL": postgres_url,
+            "OBLETH_REDIS_URL": redis.url,
+            "OBLETH_ADMIN_TOKEN": TOKEN,
+            "OBLETH_LOG_FORMAT": "json",
+        }
+        with ExitStack() as processes:
+
+            def run(command: str, number: int = 0) -> Path:
+                folder = tmp_path / f"{command}{number}"
+                folder.mkdir()
+                processes.enter_context(Process(command, folder=folder, **environment))
+                return folder / f"{command}.log"
+
+            address = await _said(run("controlplane"), LISTENING)
+            logs = [run("dataplane", number) for number in range(REPLICAS)]
+            addresses = [await _said(log, LISTENING) for log in logs]
+            api = await stack.enter_async_context(
+                httpx.AsyncClient(
+                    base_url=f"http://{address}/api/v1",
+                    headers={"authorization": f"Bearer {TOKEN}"},
+                    trust_env=False,
+                    timeout=30,
+                )
+            )
+            clients = [
+                await stack.enter_async_context(
+                    httpx.AsyncClient(base_url=f"http://{one}", trust_env=False, timeout=30)
+                )
+                for one in addresses
+            ]
+            yield Fleet(api, clients, redis, logs)
+
+
+async def _said(log: Path, pattern: str) -> str:
+    """What a process says in its log, waiting for it to be said."""
+    for _ in range(100 * START_SECS):
+        text = await asyncio.to_thread(log.read_text)
+        if match := re.search(pattern, text):
+            return match[1]
+        await asyncio.sleep(0.01)
+    raise TimeoutError(f"{pattern} was not said: {text}")
+
+
+async def test_changes_reach_every_replica_with_redis_and_without(fleet: Fleet) -> None:
+    await fleet.write("POST", "/models", name="m1")
+    _, revoked, key = await fleet.tenant(name="t1")
+    tenant, kept, _ = await fleet.tenant(name="t2")
+    await fleet.until(kept, 200, ["m1"])
+    await fleet.until(revoked, 200)
+
+    # Redis answers.
+    await fleet.write("DELETE", f"/keys/{key['id']}")
+    assert await fleet.until(revoked, 401) < HEARD_SECS
+    await fleet.write("POST", "/models", name="m2")
+    assert await fleet.until(kept, 200, ["m1", "m2"]) < HEARD_SECS
+    await fleet.write("PATCH", f"/tenants/{tenant['id']}", allowed_models=["m2"])
+    assert await fleet.until(kept, 200, ["m2"]) < HEARD_SECS
+
+    # It is away: no write fails for it, and the revision number tells.
+    await fleet.redis.stop()
+    began = time.monotonic()
+    await fleet.write("PATCH", f"/tenants/{tenant['id']}", allowed_models=["m1"])
+    assert time.monotonic() - began < HEARD_SECS
+    assert await fleet.until(kept, 200, ["m1"]) < POLLED_SECS
+
+    # And it is back, without anything it knew.
+    await fleet.redis.start()
+    await fleet.until(kept, 200, ["m1"])
+    for log in fleet.logs:
+        await _said(log, '"event": "(invalidations_heard_again)"')
+    await fleet.write("PATCH", f"/tenants/{tenant['id']}", allowed_models=["m2"])
+    assert await fleet.until(kept, 200, ["m2"]) < HEARD_SECS
+    for replica in fleet.replicas:
+        assert (await fleet.models(replica, revoked)).status_code == 401
