@@ -18,6 +18,7 @@ import structlog
 import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
+from dataplane.openai_api.head_limits import LimitedHttpTools
 from obleth.failures import Failed
 from shared.settings import ListenAddress
 
@@ -98,7 +99,7 @@ class Listener:
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=protocol or "httptools",
+                http=protocol or LimitedHttpTools,
                 ws="none",
                 lifespan="off",
                 log_config=None,

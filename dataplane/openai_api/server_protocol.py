@@ -7,6 +7,7 @@ that sends more than it is asked for, which leaves it blind to the client's leav
 - while reading is paused, the socket is asked twice a second whether the peer has hung up;
 - a connection that is lost tells the request that runs on it, also when others are queued behind;
 - a request that offers another protocol keeps its body;
+- a request's head is limited in size, and refused in the caller's words (see `head_limits`);
 - a client gets `HEAD_TIMEOUT_SECS` to send a request's head, and as long to finish sending a body
   that was refused before it was read;
 - an answer that nobody reads is given up by the kernel, too, once the application is done with it.
@@ -26,10 +27,14 @@ from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
+from dataplane.errors import Refusal
+from dataplane.openai_api import dialects, routes
 from dataplane.openai_api.client import CONNECTION
+from dataplane.openai_api.head_limits import HEAD_BYTES_MAX, LimitedHttpTools
+from dataplane.openai_api.story import request_id
 
 HEAD_TIMEOUT_SECS: Final = 30.0
 LOOKS_EVERY_SECS: Final = 0.5
@@ -181,7 +186,7 @@ class _Parser(httptools.HttpRequestParser):
             self.rest = data[offered.args[0] :]
 
 
-class _GatewayHttpTools(_GatewayConnection, HttpToolsProtocol):
+class _GatewayHttpTools(_GatewayConnection, LimitedHttpTools):
     """Some clients offer another protocol with every request, a body all the same, and go on in
     this one when nobody takes the offer up. The parser knows bodies of a declared length alone
     from there on, and ends the message before it: what is missing is counted off here.
@@ -208,7 +213,7 @@ class _GatewayHttpTools(_GatewayConnection, HttpToolsProtocol):
         return self._running  # `cycle` may be one that waits its turn
 
     def data_received(self, data: bytes) -> None:
-        while data:
+        while data and not self.transport.is_closing():
             if self._owed:
                 piece, data = data[: self._owed], data[self._owed :]
                 self._owed -= len(piece)
@@ -216,10 +221,11 @@ class _GatewayHttpTools(_GatewayConnection, HttpToolsProtocol):
                 if not self._owed:
                     super().on_message_complete()
             else:
-                super().data_received(data)
-                data = b""
+                # In pieces that are read in one go: what the parser leaves of one comes next.
+                piece, data = data[:HEAD_BYTES_MAX], data[HEAD_BYTES_MAX:]
+                super().data_received(piece)
                 if self.parser is not None:
-                    data, self.parser.rest = self.parser.rest, b""
+                    data, self.parser.rest = self.parser.rest + data, b""
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -227,6 +233,12 @@ class _GatewayHttpTools(_GatewayConnection, HttpToolsProtocol):
             self._owed = int(next(declared, b"0"))
         if not self._owed:
             super().on_message_complete()
+
+    def refusal_body(self, refusal: Refusal) -> bytes:
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        headers = dict(self.headers or ())
+        dialect = routes.dialect_of(path, says_anthropic_version=b"anthropic-version" in headers)
+        return dialects.error_body(refusal, dialect, request_id(headers.get(b"x-request-id")))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
