@@ -11,6 +11,7 @@ and nesting no parser should be asked to try.
 from __future__ import annotations
 
 import codecs
+import math
 import re
 from itertools import accumulate
 from typing import Any, Final, NoReturn
@@ -21,16 +22,34 @@ from dataplane.errors import BadRequest, shown
 
 DEPTH_MAX: Final = 256
 """Levels of nesting; the deepest tool schemas in use have about thirty."""
-NUMBER_CHARS_MAX: Final = 400
-"""A float has 309 digits at most."""
+NUMBER_CHARS_MAX: Final = 308
+"""Digits in a row. With one more a number can be too large for a float."""
+LARGE_NUMBERS_MAX: Final = 10_000
+"""Numbers that have to be looked at one by one."""
 CONTAINERS_MAX: Final = 1_000_000
 MODEL_CHARS_MAX: Final = 256
 _SLICE_BYTES: Final = 256 * 1024
 
-_ONES_FOR_DIGITS: Final = bytes(0x31 if 0x30 <= byte <= 0x39 else 0x30 for byte in range(256))
-_LONG_NUMBER: Final = b"1" * NUMBER_CHARS_MAX
+_DIGITS: Final = b"0123456789"
+_ONES_FOR_DIGITS: Final = bytes(
+    0x31 if byte in _DIGITS else byte if byte in b"e+" else 0x65 if byte == 0x45 else 0x30
+    for byte in range(256)
+)
+"""What matters about numbers is left: `1` for a digit, `e` for an exponent, and its `+`."""
+_TOO_LONG: Final = b"1" * (NUMBER_CHARS_MAX + 1)
+_LONG: Final = b"1" * (NUMBER_CHARS_MAX - 100)
+"""Shorter numbers stay finite with an exponent of two digits."""
+_LARGE_EXPONENTS: Final = (b"1e111", b"1e+111")
+_EXPONENTS: Final = (b"1e1", b"1e+1")
+_EXPONENT: Final = re.compile(rb"[eE]\+?[0-9]+")
+_MANTISSA_CHARS_MAX: Final = 2 * NUMBER_CHARS_MAX + 1
 _ONLY_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _MEMBER: Final = re.compile(rb'[ \t\r\n,]*"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
+_LONE_SURROGATE: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F]|(?:\\|\\u|\\u[dD])?\Z)"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+"""Half of an escaped pair. One that stands at the very end is cut off rather than alone."""
 _ASKS_USAGE: Final = b'"stream_options":{"include_usage":true}'
 
 
@@ -148,7 +167,7 @@ def parse(text: bytes) -> JsonBody:
     except msgspec.ValidationError:
         _refuse("The body must be a JSON object.")
     except msgspec.DecodeError as error:
-        _refuse(f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}.")
+        _refuse(f"The body is not valid JSON: {_reason(text, error)}.")
     except RecursionError:
         _refuse(f"The body is nested more than {DEPTH_MAX} levels deep.")
     _check_shape(text)
@@ -228,19 +247,27 @@ def _check_encoding(text: bytes) -> None:
         _refuse("The body is not UTF-8 text.")
 
 
+def _reason(text: bytes, error: msgspec.DecodeError) -> str:
+    # The decoder calls a lone surrogate by several names, "truncated" among them.
+    if _LONE_SURROGATE.search(text.replace(rb"\\", b"")):
+        return (
+            "a string has a lone surrogate, half of a `\\ud83d\\ude42` pair, which is no character"
+        )
+    return str(error).removeprefix("JSON is malformed: ")
+
+
 def _check_shape(text: bytes) -> None:
     """Refuse depth and numbers that parsers choke on. `text` is valid JSON.
 
-    Most bodies pass on two counts that take no look at structure. For the rest, what stands inside
+    Most bodies pass on counts that take no look at structure. For the rest, what stands inside
     strings is taken out first: a prompt may well consist of brackets or digits.
     """
     openers = text.count(b"[") + text.count(b"{")
-    has_long_number = len(text) > NUMBER_CHARS_MAX and _has_long_number(text)
-    if openers <= DEPTH_MAX and not has_long_number:
+    if openers <= DEPTH_MAX and not _may_have_absurd_number(text):
         return
     structure = _without_strings(text)
-    if has_long_number and _has_long_number(structure):
-        _refuse(f"The body has a number of more than {NUMBER_CHARS_MAX} digits.")
+    if _may_have_absurd_number(structure):
+        _check_numbers(structure)
     brackets = structure.translate(None, _ONLY_BRACKETS)
     if len(brackets) > 2 * CONTAINERS_MAX:
         _refuse(f"The body has more than {CONTAINERS_MAX:,} arrays and objects.")
@@ -249,8 +276,35 @@ def _check_shape(text: bytes) -> None:
         _refuse(f"The body is nested more than {DEPTH_MAX} levels deep.")
 
 
-def _has_long_number(text: bytes) -> bool:
-    return _LONG_NUMBER in text.translate(_ONES_FOR_DIGITS)
+def _may_have_absurd_number(text: bytes) -> bool:
+    shape = text.translate(_ONES_FOR_DIGITS)
+    return _LONG in shape or any(mark in shape for mark in _LARGE_EXPONENTS)
+
+
+def _check_numbers(structure: bytes) -> None:
+    shape = structure.translate(_ONES_FOR_DIGITS)
+    if _TOO_LONG in shape:
+        _refuse(f"The body has a number of more than {NUMBER_CHARS_MAX} digits.")
+    looked_at = 0
+    for mark in _EXPONENTS if _LONG in shape else _LARGE_EXPONENTS:
+        at = shape.find(mark)
+        while at >= 0:
+            looked_at += 1
+            if looked_at > LARGE_NUMBERS_MAX:
+                _refuse(f"The body has more than {LARGE_NUMBERS_MAX:,} very large numbers.")
+            if _is_infinite(structure, at + 1):
+                # Some parsers make infinity of it, which the next one cannot write.
+                _refuse("The body has a number that is too large for a float.")
+            at = shape.find(mark, at + len(mark))
+
+
+def _is_infinite(structure: bytes, at: int) -> bool:
+    """Whether the number whose exponent begins at `at` is too large for a float."""
+    exponent = _EXPONENT.match(structure, at)
+    assert exponent is not None, "there is a digit behind it"
+    before = structure[max(0, at - _MANTISSA_CHARS_MAX) : at]
+    mantissa = before[len(before.rstrip(_DIGITS + b".")) :]
+    return float(mantissa + exponent[0]) == math.inf
 
 
 def _without_strings(text: bytes) -> bytes:

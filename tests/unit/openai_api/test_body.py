@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataplane.errors import BadRequest
-from dataplane.openai_api.body import CONTAINERS_MAX, DEPTH_MAX, parse
+from dataplane.openai_api.body import CONTAINERS_MAX, DEPTH_MAX, LARGE_NUMBERS_MAX, parse
 
 X = b'{"model":"m","x":'
 
@@ -50,6 +50,12 @@ def refusal(text: bytes) -> BadRequest:
         X + b"[-0." + b"9" * 5000 + b"]}",
         X + b"1e" + b"9" * 5000 + b"}",
         X + b'["' + b"9" * 5000 + b'", ' + b"9" * 401 + b"]}",
+        X + b"1e999}",
+        X + b"-1E+309}",
+        X + b"1.8e308}",
+        X + b"9" * 308 + b"." + b"9" * 308 + b"e1}",
+        X + b'[1e308, "\\"", {"y": [1e0000000309]}]}',
+        X + b"9" * 309 + b"}",
     ],
 )
 def test_what_is_no_sane_json_object_is_refused_as_such(text: bytes) -> None:
@@ -66,6 +72,9 @@ def test_what_is_no_sane_json_object_is_refused_as_such(text: bytes) -> None:
         b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1),
         b"[" + b"[]," * 1000 + b"[]]",
         b"1" * 300,
+        b"9" * 308,
+        b'["1e999", "\\"1e+999", 1e308, -1.7E+308, 1e-999, 0e999, true]',
+        b'"' + b"deadbeef1e999" * 1000 + b'"',
         '"🙂é\u2028"'.encode(),
         b'"\\ud83d\\ude42"',
     ],
@@ -73,6 +82,40 @@ def test_what_is_no_sane_json_object_is_refused_as_such(text: bytes) -> None:
 def test_what_only_looks_absurd_passes(value: bytes) -> None:
     text = X + value + b"}"
     assert parse(text).with_model("m", asks_usage=False) is text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb'{"model":"\ud800"}',
+        rb'{"model":"\udc00"}',
+        rb'{"model":"m","x":["\\\ud83d and \n"]}',
+        rb'{"model":"m","x":"\ud83d\ud83d\ude42"}',
+        rb'{"model":"m","\uDBFF":1}',
+    ],
+)
+def test_a_lone_surrogate_is_called_that(text: bytes) -> None:
+    assert refusal(text).code == "invalid_json"
+    assert "lone surrogate" in str(refusal(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"model":"m',
+        rb'{"model":"\ud83d\ude42',
+        rb'{"model":"\ud83d\u',
+        rb'{"model":"\ud83d',
+        rb'{"model":"\\ud800"',
+    ],
+)
+def test_a_body_that_was_cut_off_is_called_that(text: bytes) -> None:
+    assert "truncated" in str(refusal(text))
+
+
+def test_very_large_numbers_are_looked_at_up_to_a_count() -> None:
+    assert parse(X + b"[" + b"1e307," * LARGE_NUMBERS_MAX + b"1]}").model == "m"
+    assert refusal(X + b"[" + b"1e307," * LARGE_NUMBERS_MAX + b"1e307]}").code == "invalid_json"
 
 
 def test_a_million_arrays_are_too_many() -> None:
@@ -163,7 +206,7 @@ def test_whether_the_client_asks_for_usage_itself_is_known() -> None:
 
 
 def test_fields_are_read_leniently() -> None:
-    body = parse(b'{"model":"m","a":"s","b":7,"c":true,"d":{"e":"f"},"g":1e999,"h":1.5}')
+    body = parse(b'{"model":"m","a":"s","b":7,"c":true,"d":{"e":"f"},"g":1e99,"h":1.5}')
     assert (body.string("a"), body.string("b"), body.string("z")) == ("s", None, None)
     assert (body.whole_number("b"), body.whole_number("g"), body.whole_number("h")) == (
         7,
