@@ -4,13 +4,15 @@ Before the head of a response has come, a failure may be tried again, on another
 there is one, `max_retries` times in all and inside the same slot. Once a head has come, the answer
 is the client's, whatever becomes of it. The last try's answer is passed on as it is, an error too.
 
-An upstream that refuses to report usage in a stream is asked again without, and remembered.
+An upstream that refuses to report usage in a stream is asked again without, and remembered for a
+while: another version of it, or another server at the same address, may know how.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -46,6 +48,8 @@ BACK_OFF_MAX_SECS: Final = 1.0
 """The longest wait between tries, also where an upstream asks for more: the slot is not idle for
 longer, and what it asks for is passed on to the client if no try succeeds."""
 REMEMBERED_MAX: Final = 1000
+REFUSAL_HOLDS_SECS: Final = 600.0
+"""For how long an endpoint that refused to report usage is not asked for it."""
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -118,12 +122,17 @@ class Forwarder:
         choice: EndpointChoice,
         timeouts: Timeouts,
         attempted: Attempted = lambda label, outcome: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock`: seconds, from any beginning."""
         self.upstream: Final = upstream
         self.choice: Final = choice
         self.timeouts: Final = timeouts
         self.attempted: Final = attempted
-        self._usage_refused: OrderedDict[str, None] = OrderedDict()
+        self._clock: Final = clock
+        self._usage_refused: OrderedDict[str, float] = OrderedDict()
+        """When each endpoint refused, by its id; the latest last."""
 
     def opened(self, destination: Destination, outgoing: Outgoing) -> Forwarding:
         """The call, as a block: entered when an answer's head has come.
@@ -134,11 +143,13 @@ class Forwarder:
         return Forwarding(self, destination, outgoing)
 
     def reports_usage(self, endpoint_id: str) -> bool:
-        """Whether an endpoint can be asked for usage; true until it has refused."""
-        return endpoint_id not in self._usage_refused
+        """Whether an endpoint can be asked for usage: not if it refused a short while ago."""
+        refused_at = self._usage_refused.get(endpoint_id)
+        return refused_at is None or self._clock() - refused_at >= REFUSAL_HOLDS_SECS
 
     def remember_refusal(self, endpoint_id: str) -> None:
-        self._usage_refused[endpoint_id] = None
+        self._usage_refused[endpoint_id] = self._clock()
+        self._usage_refused.move_to_end(endpoint_id)
         if len(self._usage_refused) > REMEMBERED_MAX:
             self._usage_refused.popitem(last=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -123,6 +124,7 @@ async def world(
     rules: NetworkRules | None = None,
     plain_server: bool = False,
     keep_alive_secs: float = 5,
+    clock: Callable[[], float] = time.monotonic,
     **options: Any,
 ) -> AsyncIterator[World]:
     """A gateway served by uvicorn; `plain_server`: without the connection's extra abilities."""
@@ -138,7 +140,11 @@ async def world(
         budgets=budget,
         admission=gate,
         forwarder=Forwarder(
-            upstream, choice, timeouts, lambda label, outcome: attempts.append((label, outcome))
+            upstream,
+            choice,
+            timeouts,
+            lambda label, outcome: attempts.append((label, outcome)),
+            clock=clock,
         ),
         observers=[seen],
     )

@@ -342,6 +342,39 @@ async def test_an_upstream_that_refuses_to_report_usage_is_asked_without(line: s
         assert reply.status == int(line[:3])  # what the client itself asks for is its own matter
 
 
+async def test_a_refusal_to_report_usage_is_forgotten_after_ten_minutes() -> None:
+    now = 1000.0
+    is_old = True
+
+    async def script(up: Upstream, peer: Peer) -> None:
+        while True:
+            asked = await peer.request()
+            if is_old and b"stream_options" in asked.body:
+                await peer.answer(b"{}", "400 Bad")
+            else:
+                await peer.answer(GOOD)
+
+    async def is_asked(w: World, up: Upstream) -> list[bool]:
+        before = len(up.asked)
+        assert (await w.ask(body=chat(stream=True))).status == 200
+        return [b"stream_options" in asked.body for asked in up.asked[before:]]
+
+    async with (
+        upstream(script) as up,
+        world(model(up.url, max_retries=0), clock=lambda: now) as w,
+    ):
+        assert await is_asked(w, up) == [True, False]
+        now += forward.REFUSAL_HOLDS_SECS - 1
+        assert await is_asked(w, up) == [False]
+        now += 1
+        assert await is_asked(w, up) == [True, False]
+        assert await is_asked(w, up) == [False]
+        now += forward.REFUSAL_HOLDS_SECS
+        is_old = False
+        assert await is_asked(w, up) == [True]
+        assert await is_asked(w, up) == [True]
+
+
 async def test_a_request_that_is_bad_in_itself_gets_the_upstreams_own_words() -> None:
     async with upstream(in_turn(status("400 Bad"))) as up, world(model(up.url)) as w:
         for _ in range(2):
