@@ -43,6 +43,7 @@ class Heartbeat:
         self._told = self._replica.stance
         self._sooner: Final = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
 
     @property
     def stance(self) -> Stance:
@@ -53,10 +54,16 @@ class Heartbeat:
         self._task = asyncio.create_task(self._run(), name="heartbeat")
 
     async def stop(self) -> None:
-        """No further heartbeats; one that is under way is cut off. The books are left as they are:
-        `Slots.leave` is for the caller, once nothing runs any more."""
+        """No further heartbeats. The books are left as they are: `Slots.leave` is for the caller,
+        once nothing runs any more.
+
+        One that is under way is let end, which takes as long as the books may take to answer. Were
+        it cut off it could be carried out after `leave`, and the others would count with this
+        replica for a time to live.
+        """
+        self._stopping = True
+        self._sooner.set()
         if self._task is not None:
-            self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
 
@@ -84,8 +91,7 @@ class Heartbeat:
     # The task
 
     async def _run(self) -> None:
-        while True:
-            await self._until_due()
+        while await self._until_due():
             complete = self._replica.begin()
             try:
                 heard = await self._slots.heartbeat(self._holdings(), complete=complete)
@@ -97,14 +103,16 @@ class Heartbeat:
                 self._done(heard)
             self._tell()
 
-    async def _until_due(self) -> None:
-        while (left := self._replica.next_at - self._now()) > 0:
+    async def _until_due(self) -> bool:
+        """Wait for the next heartbeat; whether there is to be one."""
+        while not self._stopping and (left := self._replica.next_at - self._now()) > 0:
             self._sooner.clear()
             try:
                 async with asyncio.timeout(left):
                     await self._sooner.wait()
             except TimeoutError:
-                return
+                break
+        return not self._stopping
 
     def _tell(self) -> None:
         self._sooner.set()
