@@ -4,6 +4,7 @@
 SHELL := /bin/sh
 BIN := .venv/bin
 SEED ?=
+SEEDS ?=
 ARGS ?=
 export PYTHONUNBUFFERED := 1
 
@@ -36,8 +37,8 @@ services: ## PostgreSQL and Redis for the tests, started if they do not answer
 bench: setup ## what a decision costs by how many wait, as ratios
 	$(BIN)/python -m tests.bench.decisions $(ARGS)
 
-simulate: setup ## the randomised simulation; SEED=n replays one run
-	$(BIN)/pytest tests/simulation $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
+simulate: setup ## SEEDS=n fleets broken and healed in virtual time; SEED=n tells one line by line
+	$(BIN)/python -m tests.simulation.fleet $(if $(SEED),$(SEED),--seeds $(or $(SEEDS),1000))
 
 fmt: setup ## format and apply safe fixes
 	$(BIN)/ruff check --fix

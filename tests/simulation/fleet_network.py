@@ -214,14 +214,14 @@ class Link:
             return
         errors = [reply for reply in trip.replies if isinstance(reply, SlotsUnavailable)]
         if errors:
-            trip.answered.set_exception(errors[0])
+            _refuse(trip.answered, errors[0])
         else:
             trip.answered.set_result(trip.replies)
 
     def _fail(self, trip: Trip, reason: str) -> None:
         def fail() -> None:
             if not trip.answered.done():
-                trip.answered.set_exception(SlotsUnavailable(reason))
+                _refuse(trip.answered, SlotsUnavailable(reason))
 
         if trip.is_fresh:
             self._time.after(self._latency(), lambda: self._tell(fail))
@@ -238,3 +238,8 @@ class Link:
             self._server.counts[f"trips {kind}"] += 1
             return True
         return False
+
+
+def _refuse(answered: asyncio.Future[list[Any]], error: SlotsUnavailable) -> None:
+    answered.set_exception(error)
+    answered.exception()  # whoever waited for it may be gone

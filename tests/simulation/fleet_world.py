@@ -15,7 +15,7 @@ from shared.policy import GroupPolicy, KeyPolicy, ModelPolicy, TenantPolicy
 from tests.simulation.fleet_ledger import Ledger, Row, Violation
 from tests.simulation.fleet_member import FleetSettings, Limit, Member, Request, Watch
 from tests.simulation.fleet_network import Server
-from tests.simulation.fleet_time import Loop, Time
+from tests.simulation.fleet_time import Time, new_loop
 
 LOOK_SECS: Final = 0.5
 PAUSED_SECS: Final = 3.0
@@ -147,6 +147,11 @@ class World:
             self.run(0.1)
         return self.time.now - start
 
+    def end(self) -> None:
+        """Unwind whatever there still is."""
+        for member in self.members.values():
+            member.loop.kill()
+
     # Replicas
 
     @property
@@ -156,7 +161,7 @@ class World:
     def start(self) -> Member:
         self.starts += 1
         name = f"r{self.starts}"
-        loop = Loop(self.time, self.choose.uniform(0, 1e5), self._failed)
+        loop = new_loop(self.time, self.choose.uniform(0, 1e5), self._failed)
         member = Member(
             name, self.settings, self.time, loop, self.server, self._network, self._watch
         )

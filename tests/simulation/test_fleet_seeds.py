@@ -12,13 +12,13 @@ import sys
 import pytest
 
 from tests.architecture.tree import ROOT
-from tests.simulation.fleet import Report, live
+from tests.simulation.fleet import CHUNK, live
 from tests.simulation.fleet_ledger import Violation
 from tests.simulation.fleet_mistakes import MISTAKES, Mistake
-from tests.simulation.fleet_time import Loop, Time
+from tests.simulation.fleet_report import Report
+from tests.simulation.fleet_time import Time, new_loop
 
 SEEDS = 1000
-CHUNK = 25
 MISTAKE_SEEDS = 250
 
 
@@ -63,7 +63,7 @@ def test_a_seed_is_the_same_life_every_time_in_whatever_process() -> None:
 def test_time_passes_in_an_instant_and_a_frozen_loop_wakes_up_late() -> None:
     time = Time(random.Random(1))
     errors: list[object] = []
-    loop = Loop(time, 7.0, errors.append)
+    loop = new_loop(time, 7.0, errors.append)
     seen: list[float] = []
 
     async def tick() -> None:
