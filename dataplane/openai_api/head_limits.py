@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from dataplane.errors import Refusal
+from dataplane.errors import BadRequest, Refusal
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 """Request line and headers, and the trailers with them. Proxies in front allow 8 to 60 KiB, and
@@ -72,6 +72,8 @@ class LimitedHttpTools(HttpToolsProtocol):
     """Read since a head, a piece of a body or a message last came to its end."""
     _head_bytes = 0
     _fields = 0
+    _is_coded = False
+    """Whether a transfer coding has been named."""
 
     def data_received(self, data: bytes) -> None:
         # The parser tells of a header once it is whole. Until then all that can be counted is what
@@ -91,6 +93,7 @@ class LimitedHttpTools(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._is_in_head = True
+        self._is_coded = False
         self._head_bytes = self._fields = 0
         super().on_message_begin()
 
@@ -105,6 +108,8 @@ class LimitedHttpTools(HttpToolsProtocol):
         self._head_bytes += len(name) + len(value) + len(b": \r\n")
         if self._fields > FIELDS_MAX or self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(HeadTooLarge())
+        if self._is_in_head and name.lower() == b"transfer-encoding":
+            self._check_coding(value)
         if self._is_in_head:  # a trailer is no header: nobody has checked the request with it
             super().on_header(name, value)
 
@@ -120,6 +125,19 @@ class LimitedHttpTools(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._has_moved_on = True
         super().on_message_complete()
+
+    def _check_coding(self, value: bytes) -> None:
+        # The parser looks at the last coding alone, and hands over what the others have made of
+        # the body as if it were the body. No 501: clients try again after that.
+        if self._is_coded or value.strip().lower() != b"chunked":
+            self._refuse(
+                BadRequest(
+                    "Of all `Transfer-Encoding`s only `chunked` is accepted, once.",
+                    code="unsupported_encoding",
+                    closes=True,
+                )
+            )
+        self._is_coded = True
 
     # The answer
 
