@@ -1,4 +1,4 @@
-"""A thousand lives of a fleet, each from its seed; and mistakes put into the product, each of which
+"""Lives of a fleet, each from its seed; and mistakes put into the product, each of which
 the first few seeds must notice."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.simulation.fleet_mistakes import MISTAKES, Mistake
 from tests.simulation.fleet_report import Report
 from tests.simulation.fleet_time import Time, new_loop
 
-SEEDS = 1000
+SEEDS = 250
 MISTAKE_SEEDS = 250
 
 
