@@ -75,7 +75,11 @@ class Scheduler:
         self._is_blocked = False
         """The fleet is at its ceiling, or cannot be asked: nobody claims for a moment."""
         self._retries: list[tuple[float, int, Pool | None, Node | None]] = []
-        """When whom the fleet refused may claim again: a pool's node, a pool, or everybody."""
+        """When whom the fleet refused may claim again: a pool's node, a pool, or everybody. Only
+        what `_retry_at` says too is still meant."""
+        self._retry_at: dict[tuple[Pool | None, Node | None], float] = {}
+        """The one moment at which each of them may: tries that were due before and came to nothing
+        must not add up."""
         self._ticks: Final = itertools.count()
         self._arriving: Waiter | None = None
         self._effects: list[Effect] = []
@@ -231,8 +235,9 @@ class Scheduler:
                 break
             self._reject(waiter, RejectReason.TIMED_OUT, now)
         while self._retries and self._retries[0][0] <= now:
-            _, _, pool, node = heappop(self._retries)
-            self._unblock(pool, node)
+            at, _, pool, node = heappop(self._retries)
+            if self._retry_at.get((pool, node)) == at:
+                self._unblock(pool, node)
         self._books.drop_idle(now, self._pool_idle)
 
     # Policy
@@ -265,6 +270,7 @@ class Scheduler:
     def _regime_changed(self, event: RegimeChanged) -> None:
         self._claims, self._is_paused = event.claims, event.paused
         self._retries.clear()
+        self._retry_at.clear()
         self._is_blocked = False
         for pool in self._books.pools.values():
             pool.was_refused = False
@@ -378,17 +384,19 @@ class Scheduler:
             case RefusedBy.CEILING | RefusedBy.NOBODY:
                 self._is_blocked = True
                 whose = (None, None)
+        self._retry_at[whose] = event.retry_at
         heappush(self._retries, (event.retry_at, next(self._ticks), *whose))
         self._books.refresh(pool)
 
     def _slots_freed(self, id: str | None) -> None:
         pool = None if id is None else self._books.pools.get(id)
         if id is None:
-            self._is_blocked = False
+            self._unblock(None, None)
         elif pool is not None:
             self._unblock_pool(pool)
 
     def _unblock(self, pool: Pool | None, node: Node | None) -> None:
+        self._retry_at.pop((pool, node), None)
         if pool is None:
             self._is_blocked = False
         elif node is None:
@@ -405,7 +413,7 @@ class Scheduler:
 
     def _unblock_all(self, slot: Slot) -> None:
         """A slot of the replica's own is free: whoever it stood against may ask again."""
-        self._is_blocked = False
+        self._unblock(None, None)
         self._unblock_pool(slot.pool)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from dataplane.scheduler.effects import Admit, Claim, Effect, Reject, Release
@@ -168,6 +170,33 @@ def test_a_ceiling_refusal_is_lifted_in_time_though_the_pool_was_refused_before(
     assert claims(replica.do(Woken())) == []
     replica.now = 0.31
     assert claims(replica.do(Woken())) == [1]
+
+
+def test_a_try_that_comes_early_takes_the_place_of_the_one_that_was_due() -> None:
+    replica = Replica()
+    replica.send()
+    replica.refuse(1)
+    replica.now = 0.1
+    assert claims(replica.do(SlotsFreed("m"))) == [1]
+    replica.refuse(1)
+    replica.now = 0.2
+    assert claims(replica.do(Woken())) == []
+    replica.now = 0.31
+    assert claims(replica.do(Woken())) == [1]
+
+
+def test_pools_that_wait_for_the_ceiling_do_not_set_each_other_off() -> None:
+    replica = Replica()
+    delays = itertools.cycle((0.1, 0.13, 0.17, 0.25))
+    tries = [claims(replica.send(pool=PoolPolicy(name, name, 4)))[0] for name in "mno"]
+    tried = 0
+    for _ in range(2000):
+        for request in tries:
+            replica.do(ClaimRefused(request, RefusedBy.CEILING, replica.now + next(delays)))
+        replica.now += 0.01
+        tries = claims(replica.do(Woken()))
+        tried += len(tries)
+    assert 20 / 0.25 <= tried <= 3 * 20 / 0.1
 
 
 def test_a_slot_of_ones_own_that_is_freed_is_released_before_the_next_claim() -> None:
