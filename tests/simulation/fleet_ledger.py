@@ -100,7 +100,7 @@ class Ledger:
         """A replica is dead, and what it ran is cut off with it."""
         for request in member.running.values():
             self.leave(request)
-        for request in member.requests.values():
+        for request in member.unfinished.values():
             self.ended["killed"] += 1
             request.end = "killed"
 

@@ -7,7 +7,6 @@ the table of `fleet_ledger`.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -16,7 +15,7 @@ from dataplane.scheduler.limits import part
 from shared.policy import ModelPolicy
 from tests.simulation.fleet_faults import FAULTS, heal
 from tests.simulation.fleet_ledger import Violation
-from tests.simulation.fleet_member import FleetSettings, Limit, Request
+from tests.simulation.fleet_member import FleetSettings, Member, Request
 from tests.simulation.fleet_network import PARTED, REFUSED, ServerState, Weather
 from tests.simulation.fleet_report import Report
 from tests.simulation.fleet_world import STUCK_SECS, Load, World, key_of, tenant_of
@@ -212,41 +211,29 @@ class Life:
 
     def _parted(self) -> None:
         world, plan = self.world, self._plan
-        replicas, member = self.replicas, plan.choice(world.live)
-        ran = member.counts.copy()
-        world.apply(
-            f"{member.name} apart, the others in step",
-            lambda limit, most: most + max(part(most, replicas), ran[limit] + pending(limit)),
-        )
-        claimed = Counter(
-            limit
-            for request in member.requests.values()
-            if request.entered_at is None
-            for limit in request.limits
-        )
-
-        def pending(limit: Limit) -> int:
-            """What it had claimed or could claim before it noticed."""
-            return claimed[limit]
-
+        member = plan.choice(world.live)
+        self._apart(member, "parted")
         weather = plan.choice((PARTED, REFUSED))
-        world.say(f"{member.name} is parted")
         member.requests_link.weather = member.beats_link.weather = weather
         world.run(plan.uniform(0.3, 2.0) * world.settings.ttl)
 
     def _asleep(self) -> None:
+        """One is stopped and goes on, for longer than it is taken for alive or not so long; if a
+        call was under way it will believe that Redis was away."""
         world, plan = self.world, self._plan
         member, settings = plan.choice(world.live), world.settings
-        ran = Counter(limit for request in member.requests.values() for limit in request.limits)
         long = plan.random() < 0.7
         secs = plan.uniform(1.0, 2.0) * settings.ttl if long else 0.6 * settings.heartbeat
-        if long:
-            world.apply(
-                f"{member.name} asleep past its time to live",
-                lambda limit, most: most + ran[limit],
-            )
+        self._apart(member, "asleep")
         world.freeze(member, secs)
         world.run(secs + plan.uniform(0.0, 1.0) * settings.heartbeat)
+
+    def _apart(self, member: Member, how: str) -> None:
+        replicas, ran = self.replicas, member.taken()
+        self.world.apply(
+            f"{member.name} {how}, the others in step",
+            lambda limit, most: most + max(part(most, replicas), ran[limit]),
+        )
 
     def _killed(self) -> None:
         world, plan = self.world, self._plan
@@ -314,7 +301,7 @@ class Life:
             world.run(0.25)
 
     def _unfinished(self) -> list[Request]:
-        return [r for member in self.world.members.values() for r in member.requests.values()]
+        return [r for member in self.world.members.values() for r in member.unfinished.values()]
 
     def _burst(self) -> None:
         """Every slot is there again: as many as there are run at once, and one more waits."""

@@ -156,6 +156,8 @@ class Member:
         """When each request last claimed the slot it runs in, unless it was refused."""
         self.requests: dict[int, Request] = {}
         """Those that have not ended, by the number their permit has here."""
+        self.unfinished: dict[int, Request] = {}
+        """The same and those it has not even looked at, by their own number."""
         self.running: dict[int, Request] = {}
         self.counts: Counter[Limit] = Counter()
         self.is_closing = False
@@ -258,6 +260,15 @@ class Member:
                 return self.caps[who]
         raise AssertionError(limit)
 
+    def taken(self) -> Counter[Limit]:
+        """What it runs, or may have been granted and run next, by what that counts against."""
+        return Counter(
+            limit
+            for number, request in self.requests.items()
+            if number in self.running or number in self.claimed_at
+            for limit in request.limits
+        )
+
     def claims(self, claim: Claim) -> None:
         """A claim is about to be made."""
         self.claimed_at[claim.request] = self._time.now
@@ -301,6 +312,7 @@ class Member:
             self.admission.key_changed(self.keys[waiting.id])
 
     def serve(self, request: Request) -> None:
+        self.unfinished[request.number] = request
         request.task = self.loop.create_task(self._serve(request))
 
     def leave(self, request: Request) -> None:
@@ -358,4 +370,5 @@ class Member:
                 self.claimed_at.pop(permit.request, None)
             assert request.end is None, "a request ends once"
             request.end = end
+            del self.unfinished[request.number]
             self.watch.ended(request)
