@@ -22,9 +22,9 @@ CHUNK: Final = 25
 """Seeds that a process lives at a time."""
 
 
-def live(seed: int, *, trace: bool = False) -> Report:
+def live(seed: int, *, kind: str | None = None, trace: bool = False) -> Report:
     """The life of a seed. Raises `Violation`, which says how to see it again."""
-    life = Life(seed, trace=trace)
+    life = Life(seed, kind=kind, trace=trace)
     try:
         return life.run()
     except Violation as violation:

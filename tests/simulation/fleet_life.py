@@ -29,13 +29,14 @@ SLUGGISH: Final = Weather(latency=(0.02, 0.08))
 
 
 class Life:
-    """One seed."""
+    """One seed. Which `kind` of life it is follows from it, unless one is asked for."""
 
-    def __init__(self, seed: int, *, trace: bool = False) -> None:
+    def __init__(self, seed: int, *, kind: str | None = None, trace: bool = False) -> None:
         self._plan: Final = random.Random(f"{seed} plan")
         plan = self._plan
         heartbeat, ttl = plan.choice(HEARTBEATS)
-        self.replicas: Final = plan.choice((1, 2, 2, 2, 3, 3, 3, 4))
+        replicas = plan.choice((1, 2, 2, 2, 3, 3, 3, 4))
+        self.replicas: Final = max(2, replicas) if kind in SINGLE else replicas
         sizes = [plan.choice((1, 1, 2, 3, 4, 5, 8)) for _ in range(plan.choice((1, 2, 3)))]
         secs = plan.choice((0.2, 0.7, 1.5, 4.0))
         settings = FleetSettings(
@@ -55,9 +56,8 @@ class Life:
         self.world: Final = World(seed, settings, load, trace=trace)
         self.recovery = 0.0
         self._populate(sizes)
-        self.kind: Final = plan.choice(
-            ("mixed",) * 8 + tuple(SINGLE) if self.replicas > 1 else ("mixed", "alone")
-        )
+        kinds = ("mixed",) * 8 + tuple(SINGLE) if self.replicas > 1 else ("mixed", "alone")
+        self.kind: Final = kind or plan.choice(kinds)
 
     def _populate(self, sizes: list[int]) -> None:
         world, plan = self.world, self._plan
