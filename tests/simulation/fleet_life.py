@@ -148,11 +148,7 @@ class Life:
 
     def _outage(self) -> None:
         world, plan = self.world, self._plan
-        replicas = self.replicas
-        world.apply(
-            "all apart, after one may have run everything",
-            lambda limit, most: most + (replicas - 1) * part(most, replicas),
-        )
+        self._allow_outage()
         name = plan.choice(
             (
                 "Redis frozen",
@@ -171,6 +167,37 @@ class Life:
         world.run(plan.uniform(0.3, 1.5) * world.settings.ttl)
         world.server.become(ServerState.UP)
         world.run(3.0)
+
+    def _forgotten(self) -> None:
+        """One runs all it may when Redis forgets that, and waits for nothing more; then the others
+        are asked for as much again."""
+        world, plan = self.world, self._plan
+        world.is_asking = False
+        world.run_until(lambda: not self._unfinished(), DRAIN_SECS, "nothing runs")
+        one, *others = plan.sample(world.live, len(world.live))
+        room = world.settings.ceiling
+        for model in world.models.values():
+            size = min(model.max_in_flight or 0, room)
+            room -= size
+            for _ in range(size):
+                world.ask(one, world.keys["burst/k"], model, 3 * world.settings.ttl)
+        world.run(1.0)
+        self._allow_outage()
+        world.faults["Redis flushed"] += 1
+        FAULTS["Redis flushed"](world, plan)
+        for model in world.models.values():
+            for number in range(2 * (model.max_in_flight or 0)):
+                other = others[number % len(others)]
+                world.ask(other, world.keys["burst/k"], model, plan.expovariate(1.0))
+        world.run(plan.uniform(0.2, 1.0) * world.settings.heartbeat)
+        world.ask_away()
+
+    def _allow_outage(self) -> None:
+        replicas = self.replicas
+        self.world.apply(
+            "all apart, after one may have run everything",
+            lambda limit, most: most + (replicas - 1) * part(most, replicas),
+        )
 
     def _joined(self) -> None:
         """One alone has everything, and hears late or at once that it is alone no more."""
@@ -368,6 +395,7 @@ class Life:
 SINGLE: Final[dict[str, Callable[[Life], None]]] = {
     "outage": Life._outage,
     "outage again": Life._outage,
+    "forgotten": Life._forgotten,
     "joined": Life._joined,
     "resized": Life._resized,
     "one parted": Life._parted,

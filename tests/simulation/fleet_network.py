@@ -65,6 +65,7 @@ class Server:
         self._choose: Final = choose
         self.model: Final = RedisModel()
         self.state = ServerState.UP
+        self.state_since = 0.0
         self.drift = 0.0
         self._set_at = 0.0
         self._set_to = float(EPOCH_MS)
@@ -94,6 +95,8 @@ class Server:
                 pass
 
     def become(self, state: ServerState) -> None:
+        if state is not self.state:
+            self.state_since = self._time.now
         self.state = state
         if state is ServerState.DOWN:
             self._held_up.clear()

@@ -14,7 +14,7 @@ from dataplane.scheduler.limits import part
 from shared.policy import GroupPolicy, KeyPolicy, ModelPolicy, TenantPolicy
 from tests.simulation.fleet_ledger import Ledger, Row, Violation
 from tests.simulation.fleet_member import FleetSettings, Limit, Member, Request, Watch
-from tests.simulation.fleet_network import Server
+from tests.simulation.fleet_network import Server, ServerState
 from tests.simulation.fleet_time import Time, new_loop
 
 LOOK_SECS: Final = 0.5
@@ -340,7 +340,9 @@ class World:
         self.waits = {}
         for member in self.members.values():
             stance = member.stance
-            if stance is None or stance.claims or stance.paused or member.loop.is_frozen:
+            if stance is None or stance.paused or member.loop.is_frozen:
+                continue
+            if stance.claims and not self._is_redis_long_away(member):
                 continue
             since = member.stances.last_at
             for request in member.requests.values():
@@ -354,6 +356,12 @@ class World:
                     ):
                         raise Violation(f"{request.id} waits and could run on {member.name}")
                     self.waits[request.id] = wait
+
+    def _is_redis_long_away(self, member: Member) -> bool:
+        """Whether whoever claims must have noticed by now that there is no answer."""
+        server = self.server
+        away_since = max(server.state_since, member.thawed_at)
+        return server.state is not ServerState.UP and self.time.now - away_since > STUCK_SECS
 
     def could_run(self, request: Request, divisor: int) -> bool:
         """Whether a replica that goes by its part has room for it."""
