@@ -211,10 +211,12 @@ class Scheduler:
         self._effects.append(Reject(waiter.request, reason, now - waiter.arrived_at))
 
     def _free(self, request: int, now: float, *, undo: bool) -> None:
-        """End a slot. One that ended before, or never was, changes nothing."""
-        slot = self._slots.pop(request, None)
-        if slot is None:
+        """End a slot. One that ended before, or never was, changes nothing; nor does one that is
+        still claimed, for nobody any more: the answer to its claim ends it."""
+        slot = self._slots.get(request)
+        if slot is None or slot.claimed_by is not None:
             return
+        del self._slots[request]
         if undo:
             _refund(slot)
         if self._has_fleet:
@@ -342,11 +344,11 @@ class Scheduler:
         slot = self._slots[request]
         assert slot.claimed_by is not None, "a claim is answered once"
         slot.pool.claiming -= 1
+        waiter, slot.claimed_by = slot.claimed_by, None
         if slot.is_abandoned:
             self._free(request, now, undo=False)
             return
-        self._admit(slot.claimed_by, now)
-        slot.claimed_by = None
+        self._admit(waiter, now)
         if not slot.pool.waiting:
             slot.pool.was_refused = False
         self._books.refresh(slot.pool)

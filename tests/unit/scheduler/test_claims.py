@@ -13,6 +13,7 @@ from dataplane.scheduler.events import (
     ClaimRefused,
     Event,
     Finished,
+    KeyGone,
     Left,
     PoolChanged,
     PoolPolicy,
@@ -235,6 +236,23 @@ def test_a_request_whose_time_is_up_while_it_claims_is_rejected_once() -> None:
     replica.now = 60
     assert [type(effect) for effect in replica.do(Woken())] == [Reject]
     assert replica.do(ClaimGranted(1)) == [Release(1, "m", "t", T.id)]
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_one_who_is_rejected_and_leaves_before_its_claim_is_answered_still_gets_the_answer(
+    granted: bool,
+) -> None:
+    replica = Replica()
+    replica.send()
+    assert [type(each) for each in replica.do(KeyGone(T.id))] == [Reject]
+    assert replica.do(Left(1)) == []
+    assert replica.do(Left(1)) == []
+    assert replica.core.in_flight == 1
+    if granted:
+        assert replica.do(ClaimGranted(1)) == [Release(1, "m", "t", T.id)]
+    else:
+        assert replica.refuse(1) == []
+    assert replica.core.in_flight == 0
 
 
 def test_a_refused_claim_costs_a_tenant_nothing_of_its_standing() -> None:
