@@ -100,8 +100,9 @@ class Admission:
 
     def leave(self, permit: Permit) -> None:
         """For `Permit` alone: its request will not run, or is refused after all."""
-        self._undecided.pop(permit.request, None)
+        # The time of any who wait, this one too, may be found to be up now.
         self._post(Left(permit.request))
+        self._undecided.pop(permit.request, None)
 
     def finish(self, permit: Permit) -> None:
         """For `Permit` alone: its request has ended."""
@@ -163,9 +164,10 @@ class Admission:
         """Admit nobody from now on; who waits is refused. What runs goes on."""
         self._closing = True
         for request, permit in list(self._undecided.items()):
-            del self._undecided[request]
-            self._post(Left(request))
-            permit.decide(ShuttingDown())
+            if request in self._undecided:
+                self._post(Left(request))
+            if self._undecided.pop(request, None) is not None:
+                permit.decide(ShuttingDown())
 
     async def drain(self, grace: float) -> int:
         """After `close`: wait until nothing runs, at most `grace` seconds; how many still run."""

@@ -158,6 +158,31 @@ async def test_a_request_that_waits_too_long_is_refused() -> None:
     assert admission.core.in_flight == 0
 
 
+async def test_a_client_that_leaves_after_its_time_was_up_and_before_it_was_told_just_leaves() -> (
+    None
+):
+    admission = Admission(Limits(timeout=0))
+    running, late, later = Door(admission), Door(admission), Door(admission)
+    await turns(1)
+    await late.cancel()
+    with pytest.raises(AdmissionTimedOut):
+        await later.task
+    await running.end()
+    assert (admission.core.in_flight, admission.core.queued) == (0, 0)
+
+
+async def test_closing_when_the_time_of_those_who_wait_is_up_refuses_each_once() -> None:
+    admission = Admission(Limits(timeout=0))
+    running, *late = (Door(admission) for _ in range(4))
+    await turns(1)
+    admission.close()
+    for door in late:
+        with pytest.raises((AdmissionTimedOut, ShuttingDown)):
+            await door.task
+    await running.end()
+    assert (admission.core.in_flight, admission.core.queued) == (0, 0)
+
+
 async def test_undoing_a_permit_takes_back_its_charge_with_its_slot() -> None:
     admission = Admission(Limits(algorithm="weighted"))
     holder = Door(admission, Ask(a_key("x"), MODEL, 100))
