@@ -313,7 +313,12 @@ class World:
         if way < 0.25:
             request.leaves_when_granted = True
             return
-        secs = 0.0 if way < 0.35 else self.choose.expovariate(1 / self.choose.choice((0.003, 1)))
+        if way < 0.35:
+            secs = 0.0
+        elif way < 0.45:
+            secs = self.settings.timeout  # at the moment at which it is refused
+        else:
+            secs = self.choose.expovariate(1 / self.choose.choice((0.003, 1)))
 
         def leave() -> None:
             if request.end is None and not request.member.loop.is_dead:
