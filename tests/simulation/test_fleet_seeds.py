@@ -18,7 +18,7 @@ from tests.simulation.fleet_mistakes import MISTAKES, Mistake
 from tests.simulation.fleet_report import Report
 from tests.simulation.fleet_time import Time, new_loop
 
-SEEDS = 250
+SEEDS = 1000
 MISTAKE_SEEDS = 100
 
 
