@@ -24,7 +24,7 @@ from dataplane.admission.heartbeat import Heartbeat
 from dataplane.admission.replica import Mode, ReplicaSettings, Stance
 from dataplane.admission.slots.port import Heard, SlotsUnavailable
 from dataplane.admission.slots.redis import RedisSlots, server_warnings
-from dataplane.admission.slots.scripts import RedisScripts
+from dataplane.admission.slots.scripts import SlotScripts
 from dataplane.live_view import ReplicaView
 from dataplane.publisher import INTERVAL_SECS, Publisher
 from shared import redis_keys
@@ -69,10 +69,10 @@ class Cluster:
         self._views = client(redis_url, connections=2, name="obleth-views")
         self._ear = client(redis_url, connections=2, name="obleth-announcements")
         self._slots = RedisSlots(
-            RedisScripts(self._requests, secs=answer_secs),
+            SlotScripts(self._requests, secs=answer_secs),
             replica=self.name,
             ttl=ttl_secs,
-            heartbeats=RedisScripts(self._beats, secs=answer_secs),
+            heartbeats=SlotScripts(self._beats, secs=answer_secs),
         )
         self._heartbeat = Heartbeat(
             self._slots,

@@ -51,19 +51,8 @@ class MalformedScript(Exception):
     """A script's header does not say what it must."""
 
 
-def load(package: str) -> Mapping[str, Script]:
-    """Every script of a package by its name. Raises `MalformedScript`."""
-    folder = resources.files(package).joinpath("lua")
-    scripts = {}
-    for file in folder.iterdir():
-        name, dot, ending = file.name.rpartition(".")
-        if dot and ending == "lua":
-            scripts[name] = Script.of(name, _text(name, file, folder))
-    return scripts
-
-
-def _text(name: str, file: Traversable, folder: Traversable) -> str:
-    text = file.read_text(encoding="utf-8")
+def parse(name: str, text: str, includes: Traversable | None = None) -> Script:
+    """A script from its text. Raises `MalformedScript`."""
     header = re.match(r"(?:--[^\n]*\n)*", text)
     said = header.group() if header else ""
     at = 0
@@ -71,10 +60,23 @@ def _text(name: str, file: Traversable, folder: Traversable) -> str:
         at = said.find(f"-- {heading}", at)
         if at < 0:
             raise MalformedScript(f"{name}.lua: its header has no {heading!r} where it belongs")
-    include = folder.joinpath("include")
-    return _INCLUDE.sub(
-        lambda match: include.joinpath(f"{match[1]}.lua").read_text(encoding="utf-8"), text
-    )
+    if includes is not None:
+        text = _INCLUDE.sub(
+            lambda match: includes.joinpath(f"{match[1]}.lua").read_text(encoding="utf-8"), text
+        )
+    return Script.of(name, text)
+
+
+def load(package: str) -> Mapping[str, Script]:
+    """Every script of a package by its name. Raises `MalformedScript`."""
+    folder = resources.files(package).joinpath("lua")
+    scripts = {}
+    for file in folder.iterdir():
+        name, dot, ending = file.name.rpartition(".")
+        if dot and ending == "lua":
+            text = file.read_text(encoding="utf-8")
+            scripts[name] = parse(name, text, folder.joinpath("include"))
+    return scripts
 
 
 class RedisScripts:
@@ -99,6 +101,8 @@ class RedisScripts:
             raise RedisUnavailable("no answer from Redis in time") from error
 
     async def _run(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        if not calls:
+            return []
         replies = await self._send(calls)
         unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:

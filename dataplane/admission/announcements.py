@@ -8,17 +8,14 @@ lost, doubled or late: it hurries what would happen anyway.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from redis.asyncio.client import PubSub, Redis
-from redis.exceptions import RedisError
+from redis.asyncio import Redis
 
-RECONNECT_SECS: Final = 1.0
+from dataplane.subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,8 @@ def parse(text: str) -> Freed | ReplicaChanged | None:
 class Announcements:
     """Listens on a connection of its own and tells what it hears, in order.
 
-    `secs` is how long Redis may take to answer. It is asked for a sign of life after `quiet`
-    seconds without a message, so that a connection that died without a word is noticed.
+    `secs` is how long Redis may take to answer; it is asked for a sign of life after `quiet`
+    seconds without a message.
     """
 
     def __init__(
@@ -82,57 +79,24 @@ class Announcements:
         secs: float,
         quiet: float,
     ) -> None:
-        self._redis: Final = redis
-        self._channel: Final = channel
         self._tell: Final = tell
-        self._secs: Final = secs
-        self._quiet: Final = quiet
-        self._task: asyncio.Task[None] | None = None
+        self._subscription: Final = Subscription(
+            redis,
+            channel,
+            heard=self._heard,
+            listening=lambda: tell(Listening()),
+            deaf=lambda reason: tell(Deaf(reason)),
+            secs=secs,
+            quiet=quiet,
+        )
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="announcements")
+        """Begin to listen, now and whenever Redis can be reached."""
+        self._subscription.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        await self._subscription.stop()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                async with self._subscription() as subscription:
-                    self._tell(Listening())
-                    await self._listen(subscription)
-            except (RedisError, OSError, TimeoutError) as error:
-                self._tell(Deaf(f"{type(error).__name__}: {error}"))
-            await asyncio.sleep(RECONNECT_SECS)
-
-    @asynccontextmanager
-    async def _subscription(self) -> AsyncIterator[PubSub]:
-        async with aclosing(self._redis.pubsub()) as subscription:
-            async with asyncio.timeout(self._secs):
-                await subscription.subscribe(self._channel)
-                while (await _next(subscription))["type"] != "subscribe":
-                    pass
-            yield subscription
-
-    async def _listen(self, subscription: PubSub) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(self._quiet):
-                    message = await _next(subscription)
-            except TimeoutError:
-                async with asyncio.timeout(self._secs):
-                    await subscription.ping()
-                    message = await _next(subscription)
-            if message["type"] == "message" and (said := parse(message["data"])) is not None:
-                self._tell(said)
-
-
-async def _next(subscription: PubSub) -> dict[str, Any]:
-    """The next message of any kind. Raises `ConnectionError` when the connection has ended."""
-    while True:
-        message: dict[str, Any] | None = await subscription.get_message(timeout=None)
-        if message is not None:
-            return message
+    def _heard(self, message: str) -> None:
+        if (said := parse(message)) is not None:
+            self._tell(said)

@@ -94,7 +94,8 @@ class Heartbeat:
         while await self._until_due():
             complete = self._replica.begin()
             try:
-                heard = await self._slots.heartbeat(self._holdings(), complete=complete)
+                holdings = self._holdings() if self._replica.tells_holdings else []
+                heard = await self._slots.heartbeat(holdings, complete=complete)
             except SlotsUnavailable:
                 self._replica.unheard(self._now())
                 self._done(None)

@@ -120,6 +120,12 @@ class Replica:
         return self._next_at
 
     @property
+    def tells_holdings(self) -> bool:
+        """Whether the books are to have what runs here. Not of one that is alone: nobody would
+        look, and each request that ends would have to be taken off them."""
+        return self._phase is not Phase.ALONE
+
+    @property
     def stance(self) -> Stance:
         replicas = self._known
         claims = self._phase in (Phase.CONVERGING, Phase.SHARED)

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from dataplane.admission.slots.port import Claim, Holding
 from dataplane.admission.slots.redis import RedisSlots
-from dataplane.admission.slots.scripts import RedisScripts
+from dataplane.admission.slots.scripts import SlotScripts
 from shared.redis_keys import SlotKeys
 from tests.redis_server import PATIENT_SECS
 
@@ -18,7 +18,7 @@ KEYS = SlotKeys()
 
 
 def replica(redis: Redis, name: str, *, ttl: float = 15, secs: float = PATIENT_SECS) -> RedisSlots:
-    return RedisSlots(RedisScripts(redis, secs=secs), replica=name, ttl=ttl)
+    return RedisSlots(SlotScripts(redis, secs=secs), replica=name, ttl=ttl)
 
 
 async def two(redis: Redis) -> tuple[RedisSlots, RedisSlots]:

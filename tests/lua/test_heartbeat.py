@@ -23,10 +23,10 @@ from dataplane.admission.heartbeat import Heartbeat
 from dataplane.admission.replica import Mode, ReplicaSettings, Stance
 from dataplane.admission.slots.port import Answer, Heard, Holding, SlotsUnavailable
 from dataplane.admission.slots.redis import RedisSlots
-from dataplane.admission.slots.scripts import RedisScripts
+from dataplane.admission.slots.scripts import SlotScripts
 from shared import redis as shared_redis
 from shared.redis_keys import RELEASED
-from tests.lua.parts import claim, held
+from tests.lua.parts import KEYS, claim, held
 from tests.redis_server import PATIENT_SECS, Server
 
 ANSWER_SECS = 0.25
@@ -44,10 +44,10 @@ class Living:
         self.said: list[Announcement] = []
         self._told = asyncio.Event()
         self.slots = RedisSlots(
-            RedisScripts(requests, secs=ANSWER_SECS),
+            SlotScripts(requests, secs=ANSWER_SECS),
             replica=name,
             ttl=15,
-            heartbeats=RedisScripts(own, secs=ANSWER_SECS),
+            heartbeats=SlotScripts(own, secs=ANSWER_SECS),
         )
         self.heartbeat = Heartbeat(
             self.slots,
@@ -117,6 +117,20 @@ async def test_a_second_replica_makes_both_shared_long_before_a_heartbeat_is_due
             assert len(one.heard) <= 4
             assert [stance.paused for stance in one.stances].count(True) <= 1
             assert Stance(Mode.FALLBACK, 2, 2, claims=True, paused=False) in two.stances
+
+
+async def test_what_a_lone_replica_runs_is_not_on_the_books_so_that_its_end_needs_no_call(
+    own_server: Server, redis: Redis
+) -> None:
+    async with living(own_server.url, "one", heartbeat=0.1) as one:
+        one.running = [held("a")]
+        told = len(one.heard)
+        await one.until(lambda: len(one.heard) > told + 2)
+        assert await redis.exists(KEYS.all, KEYS.held("one")) == 0
+        async with living(own_server.url, "two", heartbeat=0.1) as two:
+            await one.until_mode(Mode.SHARED)
+            await two.until_mode(Mode.SHARED)
+            assert await redis.zrange(KEYS.all, 0, -1) == ["a"]
 
 
 async def test_a_replica_that_leaves_is_noticed_by_the_last_one_at_its_next_heartbeat(

@@ -8,7 +8,6 @@ import signal
 import pytest
 from redis.asyncio import Redis
 
-from dataplane.admission.slots import scripts
 from dataplane.admission.slots.port import Answer, SlotsUnavailable
 from dataplane.admission.slots.redis import (
     RedisSlots,
@@ -16,7 +15,8 @@ from dataplane.admission.slots.redis import (
     server_warnings,
     version_warnings,
 )
-from dataplane.admission.slots.scripts import MalformedScript, RedisScripts, parse
+from dataplane.admission.slots.scripts import SlotScripts
+from dataplane.scripts import MalformedScript, load, parse
 from shared import redis as shared_redis
 from tests.lua.parts import KEYS, claim, held, replica, two, until
 from tests.redis_server import PATIENT_SECS, Server
@@ -34,7 +34,7 @@ def test_a_script_without_its_contract_does_not_load() -> None:
 
 
 def test_no_script_names_a_key_or_looks_for_any() -> None:
-    for script in scripts.load().values():
+    for script in load("dataplane.admission.slots").values():
         code = "\n".join(line for line in script.text.splitlines() if not line.startswith("--"))
         assert "'KEYS'" not in code
         assert "SCAN" not in code
@@ -85,10 +85,10 @@ async def test_a_grant_whose_answer_was_lost_is_given_back_by_the_next_heartbeat
 ) -> None:
     _, other = await two(redis)
     hurried = RedisSlots(
-        RedisScripts(redis, secs=0.1),
+        SlotScripts(redis, secs=0.1),
         replica="one",
         ttl=15,
-        heartbeats=RedisScripts(redis, secs=PATIENT_SECS),
+        heartbeats=SlotScripts(redis, secs=PATIENT_SECS),
     )
     await hurried.exchange([held("none")], [])
     own_server.signal(signal.SIGSTOP)

@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dataplane.admission.slots.scripts import ScriptCall
 from dataplane.scheduler.limits import part
+from dataplane.scripts import ScriptCall
 from tests.simulation.fleet_member import SAME, Limit, Member, Request
 
 LATE_SECS: Final = 1.0

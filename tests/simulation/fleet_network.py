@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from dataplane.admission.slots.port import SlotsUnavailable
-from dataplane.admission.slots.scripts import ScriptCall
+from dataplane.scripts import ScriptCall
 from tests.simulation.fleet_time import Loop, Time
 from tests.simulation.redis_model import RedisModel, WrongType
 

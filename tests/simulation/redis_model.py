@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from dataplane.admission.slots.scripts import ScriptCall
+from dataplane.scripts import ScriptCall
 
 Set = dict[str, int]
 """Claim id → end of its lease, in ms."""

@@ -18,7 +18,7 @@ import pytest
 from dataplane.admission.replica import Mode, Replica, ReplicaSettings
 from dataplane.admission.slots.port import Answer, Claim, Heard, Holding, SlotsUnavailable
 from dataplane.admission.slots.redis import RedisSlots
-from dataplane.admission.slots.scripts import ScriptCall
+from dataplane.scripts import ScriptCall
 from shared.redis_keys import SlotKeys
 from tests.simulation.redis_model import RedisModel
 

@@ -26,7 +26,8 @@ from typing import Any, Final, TypeVar
 from redis.asyncio import Redis
 
 from dataplane.admission.slots.port import Answer, Claim, Heard, Holding, SlotsUnavailable
-from dataplane.admission.slots.scripts import ScriptCall, ScriptRunner
+from dataplane.admission.slots.scripts import ScriptRunner
+from dataplane.scripts import ScriptCall
 from shared import redis_keys
 from shared.redis import RedisUnavailable, round_trip
 from shared.redis_keys import SlotKeys, escaped, unescaped

@@ -1,36 +1,16 @@
-"""The scripts that keep the books, and how they are run.
-
-Each file in `lua/` is one atomic operation. Its header is its contract, and a script without one
-does not load. Redis may forget its scripts at any time (a restart, a failover, SCRIPT FLUSH); a
-call it does not know is sent again, with all the scripts ahead of it, within the same deadline.
-"""
+"""How the scripts that keep the books are run: as any others, in the words of the slots' port."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, ResponseError
 
+from dataplane import scripts
 from dataplane.admission.slots.port import SlotsUnavailable
-from shared.redis import Command, RedisUnavailable, round_trip
-
-HEADINGS: Final = ("Purpose:", "KEYS:", "ARGV:", "Returns:", "Safe to repeat?")
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptCall:
-    """One script, to be run with these keys and arguments."""
-
-    script: str
-    keys: tuple[str, ...]
-    args: tuple[str, ...]
+from dataplane.scripts import ScriptCall
+from shared.redis import RedisUnavailable
 
 
 class ScriptRunner(Protocol):
@@ -44,84 +24,16 @@ class ScriptRunner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    name: str
-    text: str
-    sha: str
-
-
-class MalformedScript(Exception):
-    """A script's header does not say what it must."""
-
-
-def parse(name: str, text: str) -> Script:
-    """A script from its text. Raises `MalformedScript`."""
-    header = re.match(r"(?:--[^\n]*\n)*", text)
-    said = header.group() if header else ""
-    at = 0
-    for heading in HEADINGS:
-        at = said.find(f"-- {heading}", at)
-        if at < 0:
-            raise MalformedScript(f"{name}.lua: its header has no {heading!r} where it belongs")
-    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-def load() -> Mapping[str, Script]:
-    """Every script by its name. Raises `MalformedScript`."""
-    folder = resources.files("dataplane.admission.slots").joinpath("lua")
-    scripts = {}
-    for file in folder.iterdir():
-        name, dot, ending = file.name.rpartition(".")
-        if dot and ending == "lua":
-            scripts[name] = parse(name, file.read_text(encoding="utf-8"))
-    return scripts
-
-
-class RedisScripts:
-    """Runs scripts on a Redis server. `secs` is how long one `run` may take."""
+class SlotScripts:
+    """Runs them on a Redis server. `secs` is how long one `run` may take."""
 
     def __init__(self, redis: Redis, *, secs: float) -> None:
-        self._redis: Final = redis
-        self._secs: Final = secs
-        self._scripts: Final = load()
-        self._loaded = False
+        books = scripts.load("dataplane.admission.slots")
+        self._scripts: Final = scripts.RedisScripts(redis, books, secs=secs)
 
     async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """See `ScriptRunner`."""
         try:
-            # Two round trips at most, in the time of one.
-            async with asyncio.timeout(self._secs):
-                return await self._run(calls)
-        except TimeoutError as error:
-            raise SlotsUnavailable("no answer from Redis in time") from error
+            return await self._scripts.run(calls)
         except RedisUnavailable as error:
             raise SlotsUnavailable(str(error)) from error
-
-    async def _run(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        if not calls:
-            return []
-        replies = await self._send(calls)
-        unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:
-            # What ran stays; only what Redis did not know is sent again, once.
-            self._loaded = False
-            again = await self._send([calls[at] for at in unknown])
-            for at, reply in zip(unknown, again, strict=True):
-                replies[at] = reply
-        for call, reply in zip(calls, replies, strict=True):
-            if isinstance(reply, ResponseError):
-                raise SlotsUnavailable(f"{call.script}: {reply}") from reply
-        return replies
-
-    async def _send(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        commands: list[Command] = []
-        if not self._loaded:
-            commands += (("SCRIPT LOAD", script.text) for script in self._scripts.values())
-        loads = len(commands)
-        for call in calls:
-            sha = self._scripts[call.script].sha
-            commands.append(("EVALSHA", sha, len(call.keys), *call.keys, *call.args))
-        replies = await round_trip(self._redis, commands, secs=self._secs)
-        self._loaded = True
-        return replies[loads:]

@@ -1,0 +1,98 @@
+"""The simulation's model of Redis does to the letter what the real scripts do on a real server."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+from dataplane.admission.slots.port import Answer, Claim, Holding
+from tests.contract.slot_worlds import ModelWorld, RedisWorld, redis_world
+
+
+class CommandList:
+    """Random calls of a random fleet, the same ones for a given number."""
+
+    def __init__(self, number: int) -> None:
+        self._random = random.Random(number)
+        self._ids = 0
+        self.operations = 0
+        """Claims, releases and other calls so far."""
+        self.holdings: dict[str, dict[str, Holding]] = {
+            name: {} for name in ("one", "two", "three")
+        }
+
+    def claims(self) -> list[Claim]:
+        return [self._claim() for _ in range(self._random.choice((0, 1, 1, 2, 5, 70)))]
+
+    def _claim(self) -> Claim:
+        choose = self._random
+        self._ids += 1
+        repeated = choose.random() < 0.1
+        return Claim(
+            id=f"id{choose.randint(1, self._ids) if repeated else self._ids}",
+            pool=choose.choice(("m", "n:", "(unrouted)")),
+            tenant=choose.choice("tu"),
+            key=choose.choice("kl"),
+            pool_size=choose.choice((0, 1, 3, 8, 100)),
+            ceiling=choose.choice((1, 5, 100)),
+            tenant_cap=choose.choice((None, None, 1, 4)),
+            key_cap=choose.choice((None, None, 1, 4)),
+        )
+
+    def releases(self, replica: str) -> list[Holding]:
+        held = list(self.holdings[replica].values())
+        chosen = self._random.sample(held, self._random.randint(0, len(held)))
+        if self._random.random() < 0.2:
+            chosen.append(Holding(f"id{self._random.randint(1, self._ids + 1)}", "m", "t", "k"))
+        return chosen
+
+    async def play(self, world: RedisWorld | ModelWorld, length: int) -> AsyncIterator[object]:
+        """Play `length` commands on a world, and say what came of each."""
+        choose = self._random
+        fleet = {name: world.replica(name) for name in self.holdings}
+        for _ in range(length):
+            name = choose.choice(list(fleet))
+            slots, mine = fleet[name], self.holdings[name]
+            self.operations += 1
+            action = choose.random()
+            if action < 0.6:
+                releases, claims = self.releases(name), self.claims()
+                self.operations += len(releases) + len(claims)
+                answers = list(await slots.exchange(releases, claims))
+                for holding in releases:
+                    mine.pop(holding.id, None)
+                for each, answer in zip(claims, answers, strict=True):
+                    # Now and then a grant is lost on its way.
+                    if answer is Answer.GRANTED and choose.random() < 0.9:
+                        mine[each.id] = Holding(each.id, each.pool, each.tenant, each.key)
+                yield answers
+            elif action < 0.85:
+                yield await slots.heartbeat(list(mine.values()), complete=choose.random() < 0.9)
+            elif action < 0.95:
+                await world.passes(choose.choice((0.5, 1.5, 4.0, 12.25, 40.0)))
+                yield "time"
+            elif action < 0.97:
+                await slots.leave(list(mine.values()))
+                mine.clear()
+                yield "left"
+            else:
+                await world.forgets()
+                yield "lost"
+            await world.passes(0)
+            yield await world.counts(), await world.announced()
+
+
+async def test_the_model_does_what_the_scripts_do_on_random_commands() -> None:
+    operations = 0
+    for number in range(4):
+        commands = CommandList(number)
+        model = [seen async for seen in commands.play(ModelWorld(), 300)]
+        operations += commands.operations
+        at = 0
+        async with redis_world() as real:
+            await real.passes(0)
+            async for seen in CommandList(number).play(real, 300):
+                assert seen == model[at], f"list {number}, step {at}"
+                at += 1
+        assert at == len(model)
+    assert operations > 10_000
