@@ -1,0 +1,136 @@
+"""docker-compose.yml, held to the Compose specification and to what obleth needs of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compose_spec import PyCompose, parse_duration
+from dotenv import dotenv_values
+from typer.main import get_command
+
+from controlplane.settings import ControlPlaneSettings
+from dataplane.settings import DataPlaneSettings
+from deploy.dev import compose
+from obleth.cli import app
+from obleth.service import _GOODBYE_SECS, _SIDE_GRACE_SECS
+from obleth.settings import EmbeddedSettings
+from shared.settings import load, variable_name
+from tests.architecture.tree import ROOT
+
+GIVEN = {"OBLETH_ADMIN_TOKEN": "admin", "OBLETH_INTERNAL_TOKEN": "internal"}
+ONCE = {"migrate"}
+"""Services that end by themselves."""
+
+
+@pytest.fixture
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = compose.filled_in(GIVEN)["services"]
+    return found
+
+
+@pytest.fixture
+def ours(services: dict[str, Any]) -> dict[str, Any]:
+    """The services that run obleth's image."""
+    return {name: one for name, one in services.items() if one["image"].startswith("obleth:")}
+
+
+def test_the_file_keeps_the_compose_specification() -> None:
+    whole = compose.filled_in(GIVEN)
+    assert PyCompose.from_json(json.dumps(whole)).services.keys() == whole["services"].keys()
+    whole["services"]["dataplane"]["healthchek"] = {}
+    with pytest.raises(ValueError, match="healthchek"):
+        PyCompose.from_json(json.dumps(whole))
+
+
+@pytest.mark.parametrize("missing", sorted(GIVEN))
+def test_a_token_that_is_not_set_is_asked_for_by_name(missing: str) -> None:
+    with pytest.raises(compose.MissingVariable, match=missing):
+        compose.filled_in(GIVEN | {missing: ""})
+
+
+def test_every_service_that_stays_is_checked_and_started_again(services: dict[str, Any]) -> None:
+    staying = {name: one for name, one in services.items() if name not in ONCE}
+    assert [name for name, one in staying.items() if "healthcheck" not in one] == []
+    assert [name for name, one in staying.items() if one["restart"] != "unless-stopped"] == []
+
+
+def test_a_data_plane_is_given_longer_to_stop_than_it_drains(services: dict[str, Any]) -> None:
+    plane = services["dataplane"]
+    grace = float(plane["environment"]["OBLETH_SHUTDOWN_GRACE_SECS"])
+    needs = grace + _GOODBYE_SECS + _SIDE_GRACE_SECS
+    for name in ("dataplane", "gateway"):
+        assert parse_duration(services[name]["stop_grace_period"]) > needs
+
+
+def test_liveness_of_a_data_plane_depends_on_nothing_but_itself(services: dict[str, Any]) -> None:
+    assert services["dataplane"]["healthcheck"]["test"][-1].endswith("/healthz")
+    balancer = (ROOT / "deploy/haproxy/haproxy.cfg").read_text()
+    assert "option httpchk GET /readyz" in balancer
+
+
+def test_a_data_plane_has_no_port_or_name_of_its_own_so_that_it_scales(
+    services: dict[str, Any],
+) -> None:
+    assert not {"ports", "container_name", "hostname"} & services["dataplane"].keys()
+    three = compose.filled_in(GIVEN | {"OBLETH_FAIRSHARE_EXPECTED_REPLICAS": "3"})
+    plane = three["services"]["dataplane"]
+    assert plane["deploy"]["replicas"] == 3
+    assert plane["environment"]["OBLETH_FAIRSHARE_EXPECTED_REPLICAS"] == "3"
+
+
+def test_obleths_containers_may_write_nothing_and_gain_nothing(ours: dict[str, Any]) -> None:
+    for one in ours.values():
+        assert one["read_only"] is True
+        assert one["cap_drop"] == ["ALL"]
+        assert one["security_opt"] == ["no-new-privileges:true"]
+        assert not {"privileged", "user", "cap_add"} & one.keys()
+
+
+def test_every_command_is_one_of_obleths(ours: dict[str, Any]) -> None:
+    known = get_command(app)
+    for one in ours.values():
+        name, *arguments = one["command"]
+        known.commands[name].make_context(name, list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [("controlplane", ControlPlaneSettings), ("dataplane", DataPlaneSettings)],
+)
+def test_each_plane_takes_the_environment_it_is_given(
+    services: dict[str, Any], service: str, settings: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = services[service]["environment"]
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    load(settings)
+    known = {variable_name(field) for field in EmbeddedSettings.model_fields}
+    assert given.keys() <= known
+
+
+def test_the_example_environment_has_only_names_that_are_read(services: dict[str, Any]) -> None:
+    example = (ROOT / ".env.example").read_text()
+    named = {
+        line.removeprefix("# ").partition("=")[0]
+        for line in example.splitlines()
+        if "=" in line
+        and line.removeprefix("# ")[0].isupper()
+        and " " not in line.split("=")[0][2:]
+    }
+    known = {variable_name(field) for field in EmbeddedSettings.model_fields}
+    filled = (ROOT / "docker-compose.yml").read_text()
+    assert named >= {"OBLETH_ADMIN_TOKEN", "OBLETH_INTERNAL_TOKEN"}
+    assert [name for name in named if name not in known and f"${{{name}" not in filled] == []
+    assert dotenv_values(ROOT / ".env.example")["OBLETH_ADMIN_TOKEN"] == ""
+
+
+def test_what_is_mounted_is_there(services: dict[str, Any]) -> None:
+    mounted = [
+        Path(volume.split(":")[0])
+        for one in services.values()
+        for volume in one.get("volumes", [])
+        if volume.startswith("./")
+    ]
+    assert mounted
+    assert [path for path in mounted if not (ROOT / path).exists()] == []
