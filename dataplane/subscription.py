@@ -13,7 +13,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 from redis.asyncio.client import PubSub, Redis
-from redis.exceptions import RedisError
+
+from shared.redis import BROKEN
 
 RECONNECT_SECS: Final = 1.0
 
@@ -61,7 +62,7 @@ class Subscription:
                 async with self._subscribed() as subscription:
                     self._listening()
                     await self._listen(subscription)
-            except (RedisError, OSError, TimeoutError) as error:
+            except BROKEN as error:
                 self._deaf(f"{type(error).__name__}: {error}")
             await asyncio.sleep(RECONNECT_SECS)
 

@@ -24,6 +24,10 @@ from redis.maint_notifications import MaintNotificationsConfig
 CONNECTIONS: Final = 16
 """Calls of one client that may be under way at once."""
 
+BROKEN: Final = (RedisError, OSError, RuntimeError)
+"""What a call raises on a connection that has ended. uvloop says it with a RuntimeError where the
+other side reset the connection between two calls, or before the first."""
+
 Command = Sequence[str | int | bytes]
 
 
@@ -83,5 +87,5 @@ async def round_trip(redis: Redis, commands: Sequence[Command], *, secs: float) 
             return list(await pipeline.execute(raise_on_error=False))
     except TimeoutError as error:
         raise RedisUnavailable(f"no answer from Redis in {secs * 1000:.0f} ms") from error
-    except (RedisError, OSError) as error:
+    except BROKEN as error:
         raise RedisUnavailable(f"Redis: {type(error).__name__}: {error}") from error

@@ -79,7 +79,8 @@ class Admission:
         """Permits that wait, by request."""
         self._unrouted: Final = PoolPolicy(UNROUTED, UNROUTED, limits.default_size)
         self._policies: dict[str, tuple[ModelPolicy, PoolPolicy]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
         self._closing = False
         self._empty: asyncio.Event = asyncio.Event()
 
@@ -222,11 +223,13 @@ class Admission:
     def _set_timer(self) -> None:
         """Have `Woken` come in time. A timer set too early is left to fire and set anew."""
         at = self._core.wake_at()
-        if at is None or (self._timer is not None and self._timer.when() <= at):
+        if at is None or (self._timer is not None and self._timer_at <= at):
             return
         if self._timer is not None:
             self._timer.cancel()
+        # The handle may not know its time: uvloop's does not where the time has come already.
         self._timer = asyncio.get_running_loop().call_at(at, self._wake)
+        self._timer_at = at
 
     def _wake(self) -> None:
         self._timer = None

@@ -34,8 +34,8 @@ from typing import Final, assert_never
 from dataplane.admission.slots.port import Heard
 
 RETRY_SECS: Final = 1.0
-CALM_SECS: Final = 15.0
-"""An outage this long after the last one is a new one."""
+CALM_HEARTBEATS: Final = 3
+"""An outage so many heartbeats after the last one is a new one."""
 ANSWERS_MAX: Final = 8
 
 
@@ -107,7 +107,8 @@ class Replica:
         """Whether nothing was admitted without a claim since the last `begin`."""
         self._answers = 0
         self._answers_needed = 1
-        self._returned_at = now - CALM_SECS
+        self._calm_secs: Final = CALM_HEARTBEATS * settings.heartbeat
+        self._returned_at = now - self._calm_secs
         self._next_at = now
 
     @property
@@ -216,7 +217,7 @@ class Replica:
         self._complete = False
         self._answers = 0
         if self._phase is not Phase.AWAY:
-            soon = now - self._returned_at < CALM_SECS
+            soon = now - self._returned_at < self._calm_secs
             more = min(2 * self._answers_needed, ANSWERS_MAX)
             self._answers_needed = more if soon else 1
             self._phase = Phase.AWAY

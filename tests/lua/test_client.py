@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from obleth.server import run
 from shared import redis as shared_redis
 from shared.redis import RedisUnavailable, round_trip
-from tests.redis_server import PATIENT_SECS, Server
+from tests.faults.link import FAIR, Links, Weather
+from tests.redis_server import PATIENT_SECS, Server, server
 
 SLOW = "local n = redis.call('INCR', KEYS[1]); local at = 0; while at < 4e7 do at = at + 1 end"
 
@@ -96,3 +99,23 @@ async def test_more_calls_than_connections_wait_for_their_turn(own_server: Serve
         calls = [round_trip(redis, [("INCR", "n")], secs=PATIENT_SECS) for _ in range(200)]
         replies = await asyncio.gather(*calls)
     assert sorted(reply for (reply,) in replies) == list(range(1, 201))
+
+
+def test_connections_reset_as_soon_as_they_stand_are_told_as_unavailable_on_the_replicas_own_loop(
+    tmp_path: Path,
+) -> None:
+    async def try_often() -> None:
+        async with Links() as links, server(tmp_path) as own:
+            link = await links.open(own.port, seed=1)
+            url = f"redis://127.0.0.1:{link.port}/0"
+            async with shared_redis.client(url, name="named") as redis:
+                await round_trip(redis, [("PING",)], secs=PATIENT_SECS)
+                await links.set(Weather(refuses=True), link)
+                await links.cut(link)
+                for _ in range(200):
+                    with pytest.raises(RedisUnavailable):
+                        await round_trip(redis, [("PING",)], secs=PATIENT_SECS)
+                await links.set(FAIR, link)
+                await round_trip(redis, [("PING",)], secs=PATIENT_SECS)
+
+    run(try_often())

@@ -9,6 +9,7 @@ import pytest
 
 from dataplane.admission import Admission, Ask, Limits, Permit
 from dataplane.errors import AdmissionTimedOut, InvalidApiKey, ModelNotFound, ShuttingDown
+from obleth.server import run
 from shared.policy import KeyPolicy, ModelPolicy
 from tests.simulation.world import a_key
 
@@ -156,6 +157,20 @@ async def test_a_request_that_waits_too_long_is_refused() -> None:
     assert (refused.value.status, refused.value.retry_after_secs) == (503, 5)
     await first.end()
     assert admission.core.in_flight == 0
+
+
+def test_waits_that_are_over_at_once_are_refused_on_the_loop_that_replicas_run_on() -> None:
+    async def wait_in_line() -> None:
+        admission = Admission(Limits(timeout=0.0002))
+        first = Door(admission)
+        await turns(1)
+        others = [Door(admission) for _ in range(3)]
+        for other in others:
+            with pytest.raises(AdmissionTimedOut):
+                await other.task
+        await first.end()
+
+    run(wait_in_line())
 
 
 async def test_a_client_that_leaves_after_its_time_was_up_and_before_it_was_told_just_leaves() -> (

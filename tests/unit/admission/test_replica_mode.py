@@ -8,7 +8,7 @@ import pytest
 
 from dataplane.admission.replica import (
     ANSWERS_MAX,
-    CALM_SECS,
+    CALM_HEARTBEATS,
     Mode,
     Phase,
     Replica,
@@ -18,6 +18,7 @@ from dataplane.admission.replica import (
 from dataplane.admission.slots.port import Heard
 
 ALL = ("a", "b", "c")
+CALM_SECS = CALM_HEARTBEATS * ReplicaSettings().heartbeat
 
 
 def heard(*live: str, asserted: tuple[str, ...] | None = None, lapsed: bool = False) -> Heard:
