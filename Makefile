@@ -8,7 +8,7 @@ SEEDS ?=
 ARGS ?=
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup demo test check services bench simulate fmt clean
+.PHONY: help setup demo test check services bench simulate fmt docs clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -43,6 +43,9 @@ simulate: setup ## SEEDS=n fleets broken and healed in virtual time; SEED=n tell
 fmt: setup ## format and apply safe fixes
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: setup ## write what is written from the code: reference pages, the chart's schema
+	$(BIN)/python -m deploy.dev.reference
 
 clean: ## remove what the other targets made here
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

@@ -27,7 +27,10 @@ DAY_SECS: Final = 86_400
 
 
 class ListenSettings(Settings):
-    proxy_listen: Listen = ListenAddress("0.0.0.0", 8080)  # noqa: S104 - clients come from outside
+    proxy_listen: Listen = Field(
+        ListenAddress("0.0.0.0", 8080),  # noqa: S104 - clients come from outside
+        description="What clients call.",
+    )
     metrics_listen: Listen = Field(
         ListenAddress("127.0.0.1", 9091),
         description="Operations listener; worker i of a host takes this port + i.",
@@ -41,7 +44,9 @@ class UpstreamSettings(DefaultUpstreamSettings):
     upstream_api_key: SecretStr | None = Field(
         None, description="Bearer token sent to the default upstream."
     )
-    upstream_connect_timeout_secs: float = Field(10, gt=0, le=600, allow_inf_nan=False)
+    upstream_connect_timeout_secs: float = Field(
+        10, gt=0, le=600, allow_inf_nan=False, description="To a connection with an endpoint."
+    )
     upstream_timeout_secs: float = Field(
         300, gt=0, le=DAY_SECS, allow_inf_nan=False, description="To the head of the response."
     )
@@ -51,38 +56,61 @@ class UpstreamSettings(DefaultUpstreamSettings):
 
 
 class RequestSettings(Settings):
-    max_body_bytes: int = Field(64 * MEBIBYTE, ge=1024, le=4096 * MEBIBYTE)
+    max_body_bytes: int = Field(
+        64 * MEBIBYTE, ge=1024, le=4096 * MEBIBYTE, description="A longer body gets 413."
+    )
     body_timeout_secs: float = Field(
         60, gt=0, le=3600, allow_inf_nan=False, description="For a client to send its body."
     )
     client_write_timeout_secs: float = Field(
         120, gt=0, le=3600, allow_inf_nan=False, description="A client that does not read is cut."
     )
-    session_id_derivation: bool = True
+    session_id_derivation: bool = Field(
+        True, description="Tell sessions by their prompts where clients send no id."
+    )
 
 
 class AdmissionSettings(PoolSettings, AffinitySettings):
-    admission_timeout_secs: float = Field(60, gt=0, le=DAY_SECS, allow_inf_nan=False)
-    pool_idle_secs: float = Field(600, gt=0, le=DAY_SECS, allow_inf_nan=False)
-    shutdown_grace_secs: float = Field(300, ge=0, le=DAY_SECS, allow_inf_nan=False)
-    fairshare_history_secs: int = Field(3600, ge=0, le=7 * DAY_SECS, description="0: off.")
+    admission_timeout_secs: float = Field(
+        60, gt=0, le=DAY_SECS, allow_inf_nan=False, description="Longest wait for a slot, then 503."
+    )
+    pool_idle_secs: float = Field(
+        600, gt=0, le=DAY_SECS, allow_inf_nan=False, description="An idle pool is forgotten then."
+    )
+    shutdown_grace_secs: float = Field(
+        300,
+        ge=0,
+        le=DAY_SECS,
+        allow_inf_nan=False,
+        description="For running requests to end after SIGTERM.",
+    )
+    fairshare_history_secs: int = Field(
+        3600, ge=0, le=7 * DAY_SECS, description="How far back the live history goes; 0: off."
+    )
 
 
 class ReplicaSettings(Settings):
     """How replicas share limits."""
 
-    fairshare_shared_slots: bool = True
-    fairshare_replica_aware: bool = True
+    fairshare_shared_slots: bool = Field(
+        True, description="Hold every limit together with the other replicas, in Redis."
+    )
+    fairshare_replica_aware: bool = Field(
+        True, description="Where slots are not shared, enforce a part of every limit."
+    )
     fairshare_expected_replicas: int = Field(
         1, ge=1, le=10_000, description="Replicas to count on where Redis is away at the start."
     )
-    fairshare_replica_heartbeat_secs: float = Field(5, ge=0.1, le=300, allow_inf_nan=False)
+    fairshare_replica_heartbeat_secs: float = Field(
+        5, ge=0.1, le=300, allow_inf_nan=False, description="How often a replica says it lives."
+    )
     fairshare_replica_ttl_secs: float = Field(
         15,
         ge=0.2,
         le=3600,
         allow_inf_nan=False,
-        description="Raised to at least twice the heartbeat.",
+        description="A replica not heard of for so long has lost its slots; raised to at least"
+        " twice the heartbeat.",
     )
 
     @property
@@ -91,15 +119,29 @@ class ReplicaSettings(Settings):
 
 
 class PolicySettings(Settings):
-    policy_poll_secs: float = Field(5, ge=0.1, le=3600, allow_inf_nan=False)
-    policy_stale_secs: float = Field(
-        3600, ge=0, le=30 * DAY_SECS, allow_inf_nan=False, description="With the database away."
+    policy_poll_secs: float = Field(
+        5,
+        ge=0.1,
+        le=3600,
+        allow_inf_nan=False,
+        description="How often a replica asks for changes it was not told of.",
     )
-    policy_cache_keys: int = Field(100_000, ge=100, le=10_000_000)
+    policy_stale_secs: float = Field(
+        3600,
+        ge=0,
+        le=30 * DAY_SECS,
+        allow_inf_nan=False,
+        description="How long policy is good with the database away.",
+    )
+    policy_cache_keys: int = Field(
+        100_000, ge=100, le=10_000_000, description="API keys remembered at once."
+    )
 
 
 class UsageSettings(Settings):
-    usage_retention_days: int = Field(30, ge=1, le=3650)
+    usage_retention_days: int = Field(
+        30, ge=1, le=3650, description="Older usage rows are deleted."
+    )
 
 
 class DataPlaneSettings(

@@ -147,13 +147,19 @@ class LogSettings(Settings):
     log_format: Literal["auto", "json", "console"] = Field(
         "auto", description="`auto`: for people on a terminal, JSON elsewhere."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="What is said at all."
+    )
 
 
 class StorageSettings(Settings):
     """Where policy is kept, and the secrets that protect what is kept there."""
 
-    database_url: DatabaseUrl = Field("sqlite+aiosqlite:///./obleth.db", repr=False)
+    database_url: DatabaseUrl = Field(
+        "sqlite+aiosqlite:///./obleth.db",
+        repr=False,
+        description="Where policy and usage are kept.",
+    )
     api_key_pepper: SecretStr = Field(
         SecretStr(""),
         description="Goes into every stored key digest; changing it invalidates all keys.",
@@ -173,7 +179,9 @@ class RedisSettings(Settings):
     redis_url: RedisUrl | None = Field(
         None, repr=False, description="Unset: one process alone, slots and budgets in memory."
     )
-    redis_response_timeout_ms: int = Field(250, ge=10, le=60_000)
+    redis_response_timeout_ms: int = Field(
+        250, ge=10, le=60_000, description="Past it, a replica goes on without Redis."
+    )
 
 
 class InternalSettings(Settings):
@@ -186,22 +194,44 @@ class InternalSettings(Settings):
 class PoolSettings(Settings):
     """Sizes and order of pools: enforced by the data plane, shown by the control plane."""
 
-    default_model_max_in_flight: int = Field(32, ge=1, le=policy.MAX_IN_FLIGHT_MAX)
+    default_model_max_in_flight: int = Field(
+        32, ge=1, le=policy.MAX_IN_FLIGHT_MAX, description="Slots of a model that sets none."
+    )
     global_max_in_flight: int = Field(
         4096, ge=1, le=1_000_000, description="Ceiling over the sum of all pools."
     )
-    fairshare_algorithm: Literal["hierarchical", "weighted"] = "hierarchical"
+    fairshare_algorithm: Literal["hierarchical", "weighted"] = Field(
+        "hierarchical", description="Groups, then tenants; or `weighted`: tenants alone."
+    )
 
 
 class AffinitySettings(Settings):
     """Session affinity where a model does not set its own."""
 
-    fairshare_session_affinity: bool = False
-    fairshare_session_affinity_warm_secs: float = Field(120, ge=1, le=86_400, allow_inf_nan=False)
-    fairshare_session_affinity_hold_ms: int = Field(3000, ge=0, le=60_000)
-    fairshare_session_affinity_max_jumps: int = Field(8, ge=0, le=1000)
-    fairshare_session_affinity_max_bypass_secs: int = Field(30, ge=1, le=3600)
-    fairshare_session_affinity_max_held_percent: int = Field(25, ge=0, le=100)
+    fairshare_session_affinity: bool = Field(False, description="For models that do not say.")
+    fairshare_session_affinity_warm_secs: float = Field(
+        120,
+        ge=1,
+        le=86_400,
+        allow_inf_nan=False,
+        description="How long after its last step a session is warm.",
+    )
+    fairshare_session_affinity_hold_ms: int = Field(
+        3000,
+        ge=0,
+        le=60_000,
+        description="How long a slot is held for the next step, and how soon that must have come"
+        " before; 0 holds none.",
+    )
+    fairshare_session_affinity_max_jumps: int = Field(
+        8, ge=0, le=1000, description="How often a request may be passed by later ones of its key."
+    )
+    fairshare_session_affinity_max_bypass_secs: int = Field(
+        30, ge=1, le=3600, description="A request that has waited so long is passed by nothing."
+    )
+    fairshare_session_affinity_max_held_percent: int = Field(
+        25, ge=0, le=100, description="Most of a pool that is held at once, rounded up; 0: nothing."
+    )
 
     def affinity(self) -> policy.AffinityPolicy:
         """The gateway's own values as the record that travels with a model."""
@@ -222,7 +252,9 @@ class DefaultUpstreamSettings(Settings):
 class NetworkSettings(Settings):
     """Which addresses an endpoint may have, when it is saved and when it is connected to."""
 
-    block_private_networks: bool = False
+    block_private_networks: bool = Field(
+        False, description="Refuse endpoints with private addresses."
+    )
     allowed_private_cidrs: Networks = Field(
         (), description="Exceptions while private networks are blocked."
     )
