@@ -66,6 +66,9 @@ class DataPlane:
             stale_secs=settings.policy_stale_secs,
             poll_secs=settings.policy_poll_secs,
         )
+        metrics = Metrics(
+            is_registered=self._is_registered, pools=self._figures, fleet=self._fleet_figures
+        )
         self.admission = Admission(
             Limits(
                 algorithm=settings.fairshare_algorithm,
@@ -73,16 +76,17 @@ class DataPlane:
                 ceiling=settings.global_max_in_flight,
                 timeout=settings.admission_timeout_secs,
                 pool_idle=settings.pool_idle_secs,
+                affinity=settings.affinity(),
+                warm_secs=settings.fairshare_session_affinity_warm_secs,
+                max_jumps=settings.fairshare_session_affinity_max_jumps,
             ),
             has_fleet=settings.redis_url is not None,
+            on_affinity=metrics.affinity_happened,
         )
         self._renewal = Renewal(self.policy, self.admission)
         self.policy.subscribe(self._renewal.changed)
         self._changes = self._listener(settings)
         self._budgets = self._shared_or_local_budgets(settings)
-        metrics = Metrics(
-            is_registered=self._is_registered, pools=self._figures, fleet=self._fleet_figures
-        )
         self._cluster = None if settings.redis_url is None else self._member(settings, metrics)
         self._usage = UsageRecorder(
             DatabaseUsageStore(self._database),

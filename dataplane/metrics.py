@@ -112,6 +112,12 @@ class Metrics:
             "Calls to upstreams, first tries and later ones.",
             *("model", "outcome"),
         )
+        self._affinity = self._counter(
+            "obleth_fairshare_affinity_total",
+            "What session affinity did: warm sessions that went ahead, slots held, taken, run out,"
+            " not held for a limit, and freed for whoever starved.",
+            *("model", "event"),
+        )
         self._repairs = self._counter(
             "obleth_repairs_total", "Counts put right that should not have been wrong.", "kind"
         )
@@ -155,6 +161,10 @@ class Metrics:
         if attempts is None:
             attempts = series.attempts[outcome] = self._attempts.labels(label, outcome)
         attempts.inc()
+
+    def affinity_happened(self, model: str, event: str) -> None:
+        """Session affinity did something. `event` is one out of a fixed set."""
+        self._affinity.labels(self._label(model), event).inc()
 
     def repaired(self, kind: str, count: int = 1) -> None:
         """Something was put right, `count` times. `kind` names what, out of a fixed set."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from dataplane.admission.affinity import in_force
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.permit import Ask, Permit
 from dataplane.admission.replica import Stance
@@ -25,11 +26,21 @@ from dataplane.errors import (
     Refusal,
     ShuttingDown,
 )
-from dataplane.scheduler.effects import Admit, Claim, Effect, Reject, RejectReason, Release
+from dataplane.scheduler.effects import (
+    Admit,
+    Claim,
+    Effect,
+    Noted,
+    Reject,
+    RejectReason,
+    Release,
+)
 from dataplane.scheduler.events import (
+    AffinityRules,
     Arrived,
     ClaimGranted,
     ClaimRefused,
+    Closing,
     Event,
     Finished,
     KeyChanged,
@@ -44,7 +55,7 @@ from dataplane.scheduler.events import (
 )
 from dataplane.scheduler.order import Hierarchical, Order, Weighted
 from dataplane.scheduler.scheduler import Scheduler
-from shared.policy import UNROUTED, KeyPolicy, ModelPolicy
+from shared.policy import UNROUTED, AffinityPolicy, KeyPolicy, ModelPolicy
 
 ORDERS: Final[dict[str, Callable[[], Order]]] = {"hierarchical": Hierarchical, "weighted": Weighted}
 
@@ -59,13 +70,27 @@ class Limits:
     ceiling: int = 4096
     timeout: float = 60
     pool_idle: float = 600
+    affinity: AffinityPolicy = field(default_factory=AffinityPolicy)
+    """Session affinity where a model does not set its own."""
+    warm_secs: float = 120
+    max_jumps: int = 8
 
 
 class Admission:
-    """Admits requests to the pools of one replica. Not to be shared between event loops."""
+    """Admits requests to the pools of one replica. Not to be shared between event loops.
 
-    def __init__(self, limits: Limits, *, has_fleet: bool = False) -> None:
+    `on_affinity` is told of each thing that session affinity does, and in which model's pool.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        has_fleet: bool = False,
+        on_affinity: Callable[[str, str], None] = lambda model, event: None,
+    ) -> None:
         self._limits: Final = limits
+        self._on_affinity: Final = on_affinity
         self._fleet: Fleet | None = None
         self._core: Final = Scheduler(
             ORDERS[limits.algorithm](),
@@ -107,14 +132,16 @@ class Admission:
 
     def finish(self, permit: Permit) -> None:
         """For `Permit` alone: its request has ended."""
-        self._post(Finished(permit.request))
+        self._post(Finished(permit.request, permit.has_failed))
 
     # For policy changes, so that what waits already follows them too
 
     @property
     def waiting_keys(self) -> list[KeyPolicy]:
-        """The keys under which requests wait, as they were when the newest of those arrived."""
-        newest = {each.ask.key.id: each.ask.key for each in self._undecided.values()}
+        """The keys under which requests wait, as they were when the newest of those arrived, and
+        those that slots are held for."""
+        newest = {key.id: key for key in self._core.held_keys}
+        newest |= {each.ask.key.id: each.ask.key for each in self._undecided.values()}
         return list(newest.values())
 
     def key_changed(self, key: KeyPolicy) -> None:
@@ -162,8 +189,9 @@ class Admission:
     # Life
 
     def close(self) -> None:
-        """Admit nobody from now on; who waits is refused. What runs goes on."""
+        """Admit nobody from now on; who waits is refused, nothing is held. What runs goes on."""
         self._closing = True
+        self._post(Closing())
         for request, permit in list(self._undecided.items()):
             if request in self._undecided:
                 self._post(Left(request))
@@ -197,6 +225,9 @@ class Admission:
         self._set_timer()
 
     def _perform(self, effect: Effect, because: Callable[[], Refusal] | None) -> None:
+        if isinstance(effect, Noted):
+            self._on_affinity(effect.model, effect.event)
+            return
         if isinstance(effect, Claim | Release):
             self._carry(effect)
             return
@@ -246,6 +277,19 @@ class Admission:
             size=self._limits.default_size if configured is None else configured,
             size_source="default" if configured is None else "configured",
             admission_weight=model.admission_weight,
+            affinity=self._rules_of(model),
         )
         self._policies[model.id] = (model, pool)
         return pool
+
+    def _rules_of(self, model: ModelPolicy) -> AffinityRules | None:
+        affinity = in_force(model, self._limits.affinity)
+        if affinity is None:
+            return None
+        return AffinityRules(
+            warm_secs=self._limits.warm_secs,
+            hold_secs=affinity.hold_ms / 1000,
+            max_jumps=self._limits.max_jumps,
+            max_bypass_secs=affinity.max_bypass_secs,
+            max_held_percent=affinity.max_held_percent,
+        )

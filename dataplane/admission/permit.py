@@ -67,11 +67,16 @@ class Permit:
     @property
     def slot(self) -> Literal["new", "held"]:
         """Whether the slot was free or had been held for the request's session."""
-        return "new"
+        return "held" if isinstance(self._outcome, Admit) and self._outcome.held else "new"
 
     def undo(self) -> None:
         """The request is refused after all: what it was charged is taken back with the slot."""
         self._undone = True
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its request did not end well."""
+        return self._failed
 
     def fail(self) -> None:
         """The request did not end well: nothing is to be kept for its session."""
@@ -107,6 +112,7 @@ class Permit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._failed = self._failed or error is not None
         if self._undone:
             self._owner.leave(self)
         else:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import structlog
 
+from dataplane.admission.affinity import in_force
 from dataplane.admission.permit import Ask
 from dataplane.budgets.port import Budgets
 from dataplane.errors import (
@@ -358,12 +359,10 @@ class Gateway:
         return await self._intake.run(len(body.text), work)
 
     def _recognises_sessions(self, model: ModelPolicy | None) -> bool:
-        """Whether sessions that clients do not name matter: affinity is on, on one endpoint."""
+        """Whether sessions that clients do not name matter: affinity is in force."""
         if model is None or not self._options.derives_sessions:
             return False
-        if not model.affinity.resolve(self._options.affinity).enabled:
-            return False
-        return sum(endpoint.enabled for endpoint in model.endpoints) == 1
+        return in_force(model, self._options.affinity) is not None
 
     def _session(
         self, client: Client, key: KeyPolicy, incoming: Incoming, outline: Outline | None

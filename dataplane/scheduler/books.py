@@ -26,7 +26,9 @@ class Books:
         """The replicas that each take an equal part of every limit."""
         self.pools: dict[str, Pool] = {}
         self.occupied = 0
-        """Slots taken up over all pools."""
+        """Slots taken up over all pools, held ones included."""
+        self.held = 0
+        """Slots held over all pools."""
         self.ready: OrderedDict[str, Pool] = OrderedDict()
         """Pools with a slot and a waiter for it, in the order of their turns. Empty after each
         event, unless the ceiling stands in the way."""
@@ -40,15 +42,20 @@ class Books:
             if not node.waiting:
                 node.level.join(node)
 
-    def count(self, pool: Pool, key: Key, *, waiting: int = 0, running: int = 0) -> None:
-        """Requests of a key began or ceased to wait or run. `place` the key afterwards."""
+    def count(
+        self, pool: Pool, key: Key, *, waiting: int = 0, running: int = 0, held: int = 0
+    ) -> None:
+        """Requests of a key began or ceased to wait or run, slots to be held for it. `place` the
+        key afterwards."""
         tenant, group = key.tenant, key.tenant.group
         for node in (key, tenant, group):
             had_work = node.has_work
             node.waiting += waiting
             node.running += running
+            node.held += held
             assert node.waiting >= 0, "a count never goes below zero"
             assert node.running >= 0, "a count never goes below zero"
+            assert node.held >= 0, "a count never goes below zero"
             if node.has_work == had_work:
                 continue
             if had_work:
@@ -57,7 +64,9 @@ class Books:
                 node.level.begin_work(node)
         pool.waiting += waiting
         pool.running += running
-        self.occupied += running
+        pool.held += held
+        self.occupied += running + held
+        self.held += held
         if tenant.has_work:
             pool.tenants[tenant.id] = tenant
         else:

@@ -23,6 +23,8 @@ class Admit:
     """Whether it was admitted as it arrived, ahead of nobody."""
     waited: float
     """Seconds since it arrived."""
+    held: bool = False
+    """Whether it took the slot that was held for its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +61,29 @@ class Release:
     key: str
 
 
-Effect = Admit | Reject | Claim | Release
+class AffinityEvent(StrEnum):
+    """What session affinity did."""
+
+    WARM = "warm"
+    """A warm session's request went ahead of an older one of its key."""
+    HOLD = "hold"
+    """A slot was held for a session's next step."""
+    REDEEM = "redeem"
+    """That step took it."""
+    EXPIRE = "expire"
+    """No step came in time."""
+    REFUSED = "refused"
+    """A slot would have been held, but for a limit."""
+    FREED_STARVING = "freed_starving"
+    """A held slot was freed for a request that had been passed for too long or too often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """To be counted, and nothing more."""
+
+    model: str
+    event: AffinityEvent
+
+
+Effect = Admit | Reject | Claim | Release | Noted

@@ -10,6 +10,22 @@ from shared.policy import KeyPolicy
 
 
 @dataclass(frozen=True, slots=True)
+class AffinityRules:
+    """Session affinity as it is in force for one pool. Times in seconds."""
+
+    warm_secs: float = 120
+    """How long after its last step a session counts as warm."""
+    hold_secs: float = 3
+    """How long a slot is held, and the longest gap between the steps of a loop; 0 holds nothing."""
+    max_jumps: int = 8
+    """How often a request that waits may be passed by later ones of its key."""
+    max_bypass_secs: float = 30
+    """The wait after which nothing passes a request any more."""
+    max_held_percent: int = 25
+    """The most of the pool's slots that are held at once, rounded up."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolPolicy:
     """One pool as configured now."""
 
@@ -21,6 +37,8 @@ class PoolPolicy:
     """Slots, at least 0. A pool of size 0 queues."""
     size_source: str = "default"
     admission_weight: int = 100
+    affinity: AffinityRules | None = None
+    """None: sessions count for nothing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,7 @@ class Arrived:
     tokens: int
     """The estimate it is charged at admission; 0 counts as 1."""
     session: str | None = None
+    """Whose step it is; ids of different keys have nothing to do with each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +65,11 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An admitted request has ended; its slot is free."""
+    """An admitted request has ended; its slot is free, or held for its session's next step."""
 
     request: int
+    failed: bool = False
+    """It did not end well: nothing is held for its session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +157,11 @@ class SlotsFreed:
 
 
 @dataclass(frozen=True, slots=True)
+class Closing:
+    """No more requests will come: what is held is freed, and nothing is held any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Woken:
     """Nothing but time has passed."""
 
@@ -153,5 +179,6 @@ Event = (
     | ClaimGranted
     | ClaimRefused
     | SlotsFreed
+    | Closing
     | Woken
 )

@@ -10,10 +10,8 @@ be free, one of the replica's own is freed, or a moment has passed.
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from typing import Final
 
 from dataplane.scheduler.books import Books
@@ -23,6 +21,7 @@ from dataplane.scheduler.events import (
     CeilingChanged,
     ClaimGranted,
     ClaimRefused,
+    Closing,
     Event,
     Finished,
     KeyChanged,
@@ -38,6 +37,8 @@ from dataplane.scheduler.events import (
 from dataplane.scheduler.fairness import Node
 from dataplane.scheduler.limits import part
 from dataplane.scheduler.order import Order
+from dataplane.scheduler.retries import Retries, Whose
+from dataplane.scheduler.sessions import Sessions
 from dataplane.scheduler.state import Key, Pool, Slot, Waiter
 from shared.policy import KeyPolicy
 
@@ -67,20 +68,16 @@ class Scheduler:
         self._has_fleet: Final = has_fleet
         self._claims = False
         self._is_paused = False
+        self._is_closing = False
         self._waiting: OrderedDict[int, Waiter] = OrderedDict()
         """Everyone who waits, oldest first. All may wait equally long, so the first times out
         first. Who claims still waits."""
+        self._sessions: Final = Sessions(self._books, self._waiting)
         self._slots: dict[int, Slot] = {}
         """Every slot taken up, claimed ones included."""
         self._is_blocked = False
         """The fleet is at its ceiling, or cannot be asked: nobody claims for a moment."""
-        self._retries: list[tuple[float, int, Pool | None, Node | None]] = []
-        """When whom the fleet refused may claim again: a pool's node, a pool, or everybody. Only
-        what `_retry_at` says too is still meant."""
-        self._retry_at: dict[tuple[Pool | None, Node | None], float] = {}
-        """The one moment at which each of them may: tries that were due before and came to nothing
-        must not add up."""
-        self._ticks: Final = itertools.count()
+        self._retries: Final = Retries()
         self._arriving: Waiter | None = None
         self._effects: list[Effect] = []
 
@@ -97,8 +94,13 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """Slots taken up over all pools."""
-        return self._books.occupied
+        """Requests that run, or claim to, over all pools."""
+        return self._books.occupied - self._books.held
+
+    @property
+    def held_keys(self) -> Iterable[KeyPolicy]:
+        """The keys that slots are held for."""
+        return self._sessions.held_keys
 
     @property
     def queued(self) -> int:
@@ -116,25 +118,25 @@ class Scheduler:
 
     def wake_at(self) -> float | None:
         """When `Woken` is due if nothing else happens before; None: never."""
-        times = []
+        times = list(self._sessions.wake_at())
         if self._waiting:
             times.append(next(iter(self._waiting.values())).arrived_at + self._timeout)
         if self._books.idle:
             times.append(next(iter(self._books.idle.values())) + self._pool_idle)
-        if self._retries:
-            times.append(self._retries[0][0])
+        if self._retries.next is not None:
+            times.append(self._retries.next)
         return min(times, default=None)
 
     # The one door
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take in one event; the effects are to be carried out in order. `now` never goes back."""
-        self._effects = []
+        self._effects = self._sessions.effects = []
         self._arriving = None
         self._pass_time(now)
         match event:
-            case Finished(request):
-                self._free(request, now, undo=False)
+            case Finished(request, failed):
+                self._free(request, now, failed=failed)
             case Arrived():
                 self._arrived(event, now)
             case Left(request):
@@ -150,20 +152,27 @@ class Scheduler:
                 self._slots_freed(pool)
             case PoolChanged(policy):
                 if policy.id in self._books.pools:
-                    self._books.pool(policy)
+                    self._sessions.follow(self._books.pool(policy), now)
             case PoolGone(id):
                 self._pool_gone(id, now)
             case KeyChanged(policy):
-                self._key_changed(policy)
+                self._key_changed(policy, now)
             case KeyGone(id):
-                self._reject_all((w for w in self._waiting.values() if w.key.id == id), now)
+                waiters = (w for w in self._waiting.values() if w.key.id == id)
+                self._reject_all(waiters, now, RejectReason.KEY_GONE)
+                self._sessions.key_gone(id, now)
             case CeilingChanged(ceiling):
                 self._configured_ceiling = ceiling
             case RegimeChanged():
-                self._regime_changed(event)
+                self._regime_changed(event, now)
+            case Closing():
+                self._is_closing = True
             case Woken():
                 pass
+        self._sessions.may_hold = not (self._claims or self._is_paused or self._is_closing)
         self._serve(now)
+        if self._sessions.tend(now, self.ceiling):
+            self._serve(now)
         return self._effects
 
     # Arriving and leaving
@@ -171,10 +180,13 @@ class Scheduler:
     def _arrived(self, event: Arrived, now: float) -> None:
         books = self._books
         pool = books.pool(event.pool)
+        self._sessions.follow(pool, now)
         books.idle.pop(pool.policy.id, None)
         key = books.key(pool, event.key)
         books.join(key)
-        if (
+        step = self._sessions.arrives(pool, key, event, now)
+        hold = None if step is None else step.session.hold
+        if hold is not None or (
             not self._claims
             and not self._is_paused
             and not pool.groups.contenders
@@ -183,13 +195,18 @@ class Scheduler:
             and not key.capped
             and not key.tenant.capped
         ):
-            books.count(pool, key, running=1)
-            self._occupy(event.request, pool, key, event.tokens)
-            self._effects.append(Admit(event.request, fast=True, waited=0.0))
+            if hold is None:
+                books.count(pool, key, running=1)
+            else:
+                self._sessions.redeem(pool, hold, event.request, now)
+            slot = self._occupy(event.request, pool, key, event.tokens)
+            self._sessions.starts(slot, step)
+            self._effects.append(Admit(event.request, fast=True, waited=0.0, held=hold is not None))
             return
-        self._arriving = waiter = Waiter(event, now, pool, key)
+        self._arriving = waiter = Waiter(event, now, pool, key, step)
         self._waiting[event.request] = key.queue[event.request] = waiter
         books.count(pool, key, waiting=1)
+        self._sessions.waits(waiter, now)
         books.place(pool, key)
 
     def _withdraw(self, waiter: Waiter, now: float) -> None:
@@ -198,10 +215,12 @@ class Scheduler:
         slot = self._slots.get(waiter.request)
         if slot is not None:
             slot.is_abandoned = True
-            _refund(slot)
+            slot.refund()
+            self._sessions.withdrawn(waiter, was_claimed=True)
             self._books.place(slot.pool, slot.key)
             return
         del waiter.key.queue[waiter.request]
+        self._sessions.withdrawn(waiter, was_claimed=False)
         self._books.place(waiter.pool, waiter.key)
         self._books.count(waiter.pool, waiter.key, waiting=-1)
         self._books.rest(waiter.pool, now)
@@ -210,7 +229,7 @@ class Scheduler:
         self._withdraw(waiter, now)
         self._effects.append(Reject(waiter.request, reason, now - waiter.arrived_at))
 
-    def _free(self, request: int, now: float, *, undo: bool) -> None:
+    def _free(self, request: int, now: float, *, undo: bool = False, failed: bool = False) -> None:
         """End a slot. One that ended before, or never was, changes nothing; nor does one that is
         still claimed, for nobody any more: the answer to its claim ends it."""
         slot = self._slots.get(request)
@@ -218,9 +237,16 @@ class Scheduler:
             return
         del self._slots[request]
         if undo:
-            _refund(slot)
+            slot.refund()
         if self._has_fleet:
             self._effects.append(_release(request, slot))
+        if self._sessions.ended(slot, now, ran=not undo, failed=failed, ceiling=self.ceiling):
+            waiter = self._sessions.hand_over(slot, now)
+            if waiter is not None:
+                self._occupy(waiter.request, waiter.pool, waiter.key, waiter.tokens)
+                self._admit(waiter, now, held=True)
+            return
+        if self._has_fleet:
             self._unblock_all(slot)
         self._vacate(slot, now)
 
@@ -236,10 +262,9 @@ class Scheduler:
             if now < waiter.arrived_at + self._timeout:
                 break
             self._reject(waiter, RejectReason.TIMED_OUT, now)
-        while self._retries and self._retries[0][0] <= now:
-            at, _, pool, node = heappop(self._retries)
-            if self._retry_at.get((pool, node)) == at:
-                self._unblock(pool, node)
+        for pool, node in self._retries.due(now):
+            self._unblock(pool, node)
+        self._sessions.tend(now, self.ceiling)
         self._books.drop_idle(now, self._pool_idle)
 
     # Policy
@@ -252,32 +277,28 @@ class Scheduler:
             self._reject_all(waiters, now, RejectReason.MODEL_GONE)
             self._books.rest(pool, now)
 
-    def _reject_all(
-        self,
-        waiters: Iterable[Waiter],
-        now: float,
-        reason: RejectReason = RejectReason.KEY_GONE,
-    ) -> None:
+    def _reject_all(self, waiters: Iterable[Waiter], now: float, reason: RejectReason) -> None:
         for waiter in list(waiters):
             self._reject(waiter, reason, now)
 
-    def _key_changed(self, policy: KeyPolicy) -> None:
+    def _key_changed(self, policy: KeyPolicy, now: float) -> None:
         for pool in self._books.pools.values():
             if policy.tenant.id in pool.tenants:
                 key = self._books.key(pool, policy)
                 self._books.place(pool, key)
                 if not key.has_work and not key.resting:
                     del key.level.nodes[key.id]
+        self._sessions.keep_to_caps(now)
 
-    def _regime_changed(self, event: RegimeChanged) -> None:
+    def _regime_changed(self, event: RegimeChanged, now: float) -> None:
         self._claims, self._is_paused = event.claims, event.paused
         self._retries.clear()
-        self._retry_at.clear()
         self._is_blocked = False
         for pool in self._books.pools.values():
             pool.was_refused = False
             self._unblock_pool(pool)
         self._books.divide(event.divide_by)
+        self._sessions.keep_to_caps(now)
 
     # Serving
 
@@ -289,15 +310,17 @@ class Scheduler:
             return
         while ready and self._books.occupied < self.ceiling and not self._is_blocked:
             _, pool = ready.popitem(last=False)
+            self._sessions.age(pool, now)
             left = self.ceiling - self._books.occupied
             slots = max(1, min(pool.size, pool.occupied + left))
             tenant = self._order.next(pool.groups, slots)
             assert tenant is not None, "a ready pool has someone who can go"
             key = tenant.keys.first()
             assert key is not None, "a tenant that contends has a key that does"
-            waiter = key.head()
+            waiter = pool.head(key)
             assert waiter is not None, "a key that contends has a request"
             del key.queue[waiter.request]
+            self._sessions.taken(waiter, now)
             self._books.count(pool, key, waiting=-1, running=1)
             if self._claims:
                 self._claim(waiter)
@@ -307,18 +330,20 @@ class Scheduler:
 
     def _occupy(
         self, request: int, pool: Pool, key: Key, tokens: int, claimed_by: Waiter | None = None
-    ) -> None:
+    ) -> Slot:
         tenant, group = key.tenant, key.tenant.group
         # A request that uses no tokens counts for one: whoever is admitted moves back a place.
         tokens = max(1, tokens)
         charged = tuple((node, node.level.charge(node, tokens)) for node in (group, tenant, key))
-        self._slots[request] = Slot(pool, key, tokens, charged, claimed_by)
+        self._slots[request] = slot = Slot(pool, key, tokens, charged, claimed_by)
         self._books.place(pool, key)
+        return slot
 
-    def _admit(self, waiter: Waiter, now: float) -> None:
+    def _admit(self, waiter: Waiter, now: float, *, held: bool = False) -> None:
         del self._waiting[waiter.request]
+        self._sessions.admitted(waiter, self._slots[waiter.request])
         waited = now - waiter.arrived_at
-        self._effects.append(Admit(waiter.request, fast=waiter.at_once, waited=waited))
+        self._effects.append(Admit(waiter.request, fast=waiter.at_once, waited=waited, held=held))
 
     # Claiming
 
@@ -346,7 +371,7 @@ class Scheduler:
         slot.pool.claiming -= 1
         waiter, slot.claimed_by = slot.claimed_by, None
         if slot.is_abandoned:
-            self._free(request, now, undo=False)
+            self._free(request, now)
             return
         self._admit(waiter, now)
         if not slot.pool.waiting:
@@ -362,8 +387,9 @@ class Scheduler:
             self._vacate(slot, now)
         else:
             waiter.at_once = False
-            _refund(slot)
+            slot.refund()
             key.take_back(waiter)
+            self._sessions.taken_back(waiter)
             self._books.count(pool, key, waiting=1, running=-1)
             self._books.place(pool, key)
         if self._claims:
@@ -373,7 +399,7 @@ class Scheduler:
         """Whoever was refused claims nothing more for now."""
         pool = slot.pool
         pool.was_refused = True
-        whose: tuple[Pool | None, Node | None] = (pool, None)
+        whose: Whose = (pool, None)
         match event.by:
             case RefusedBy.POOL:
                 pool.blocked = True
@@ -386,8 +412,7 @@ class Scheduler:
             case RefusedBy.CEILING | RefusedBy.NOBODY:
                 self._is_blocked = True
                 whose = (None, None)
-        self._retry_at[whose] = event.retry_at
-        heappush(self._retries, (event.retry_at, next(self._ticks), *whose))
+        self._retries.put(whose, event.retry_at)
         self._books.refresh(pool)
 
     def _slots_freed(self, id: str | None) -> None:
@@ -398,7 +423,7 @@ class Scheduler:
             self._unblock_pool(pool)
 
     def _unblock(self, pool: Pool | None, node: Node | None) -> None:
-        self._retry_at.pop((pool, node), None)
+        self._retries.drop((pool, node))
         if pool is None:
             self._is_blocked = False
         elif node is None:
@@ -417,11 +442,6 @@ class Scheduler:
         """A slot of the replica's own is free: whoever it stood against may ask again."""
         self._unblock(None, None)
         self._unblock_pool(slot.pool)
-
-
-def _refund(slot: Slot) -> None:
-    for node, amount in slot.charged:
-        node.score -= amount
 
 
 def _release(request: int, slot: Slot) -> Release:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from dataplane.scheduler.affinity import Affinity, Step
 from dataplane.scheduler.events import Arrived, PoolPolicy
 from dataplane.scheduler.fairness import Level, Node
+from dataplane.scheduler.queues import put_back
 from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy
 
 
@@ -52,24 +54,31 @@ class Key(Node):
 
     def take_back(self, waiter: Waiter) -> None:
         """A request that was taken for a slot it did not get goes back to its place."""
-        older = []
-        while self.queue and next(iter(self.queue)) < waiter.request:
-            older.append(self.queue.popitem(last=False)[1])
-        for each in (waiter, *reversed(older)):
-            self.queue[each.request] = each
-            self.queue.move_to_end(each.request, last=False)
+        put_back(self.queue, waiter.request, waiter)
 
     def head(self) -> Waiter | None:
-        """The request of this key that goes next."""
+        """The request of this key that has waited for longest."""
         return next(iter(self.queue.values()), None)
 
 
 class Waiter:
     """A request that is not admitted yet."""
 
-    __slots__ = ("arrived_at", "at_once", "key", "pool", "request", "tokens")
+    __slots__ = (
+        "arrived_at",
+        "at_once",
+        "is_late",
+        "key",
+        "passes",
+        "pool",
+        "request",
+        "step",
+        "tokens",
+    )
 
-    def __init__(self, event: Arrived, now: float, pool: Pool, key: Key) -> None:
+    def __init__(
+        self, event: Arrived, now: float, pool: Pool, key: Key, step: Step | None = None
+    ) -> None:
         self.request: Final = event.request
         self.tokens: Final = event.tokens
         self.arrived_at: Final = now
@@ -77,12 +86,18 @@ class Waiter:
         self.key: Final = key
         self.at_once = False
         """Whether its slot was claimed as it arrived and has not been refused yet."""
+        self.step: Final = step
+        """Of its session, where it has one that counts."""
+        self.is_late = False
+        """Whether it has waited for so long that nothing may pass it."""
+        self.passes = False
+        """Whether it was taken ahead of an older request of its key."""
 
 
 class Slot:
     """A place in a pool that a request runs in, with what it was charged for it."""
 
-    __slots__ = ("charged", "claimed_by", "is_abandoned", "key", "pool", "tokens")
+    __slots__ = ("charged", "claimed_by", "is_abandoned", "key", "pool", "step", "tokens")
 
     def __init__(
         self,
@@ -91,6 +106,7 @@ class Slot:
         tokens: int,
         charged: tuple[tuple[Node, int], ...],
         claimed_by: Waiter | None = None,
+        step: Step | None = None,
     ) -> None:
         self.pool: Final = pool
         self.key: Final = key
@@ -100,14 +116,22 @@ class Slot:
         """The nodes whose scores were raised for it, and by how much."""
         self.claimed_by = claimed_by
         """The waiter it is claimed for, until the fleet has answered; None once it runs."""
+        self.step = step
+        """Of a session, once it runs."""
         self.is_abandoned = False
         """The waiter it is claimed for is gone: if it is granted it goes straight back."""
+
+    def refund(self) -> None:
+        """Take back what was charged. `place` the key afterwards."""
+        for node, amount in self.charged:
+            node.score -= amount
 
 
 class Pool:
     """The slots of one model, and everyone who uses or wants one."""
 
     __slots__ = (
+        "affinity",
         "blocked",
         "blocked_nodes",
         "claiming",
@@ -140,6 +164,8 @@ class Pool:
         """A claim was refused since its queue was last empty: claims go one at a time."""
         self.gone = False
         """Its model is deleted or disabled: it is dropped when its last request ends."""
+        self.affinity: Affinity | None = None
+        """None: sessions count for nothing here."""
         self.groups: Level[Group] = Level()
         self.tenants: dict[str, Tenant] = {}
         """The tenants that have work, by id, whatever their group."""
@@ -162,6 +188,10 @@ class Pool:
             and not (self.was_refused and self.claiming)
         )
 
+    def head(self, key: Key) -> Waiter | None:
+        """The request of a key that goes when it is the key's turn."""
+        return key.head() if self.affinity is None else self.affinity.head(key)
+
     def forget(self) -> None:
-        """An idle pool starts afresh: no counters, no virtual time."""
+        """An idle pool starts afresh: no counters, no virtual time. It remembers its sessions."""
         self.groups = Level()

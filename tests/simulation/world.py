@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from dataplane.scheduler.effects import Admit, Effect, Reject, RejectReason
+from dataplane.scheduler.effects import Admit, Effect, Noted, Reject, RejectReason
 from dataplane.scheduler.events import Arrived, Event, Finished, KeyChanged, Left, PoolPolicy, Woken
 from dataplane.scheduler.order import Hierarchical, Order
 from dataplane.scheduler.scheduler import Scheduler
@@ -44,6 +44,7 @@ class Grant:
     pool: str
     fast: bool
     waited: float
+    held: bool = False
 
     @property
     def tenant(self) -> str:
@@ -51,7 +52,8 @@ class Grant:
 
 
 class World:
-    """Time passes from event to event; what ran is in `grants`, what never did in `rejected`."""
+    """Time passes from event to event; what ran is in `grants`, what never did in `rejected`, what
+    affinity did in `noted`."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class World:
         self.now = 0.0
         self.grants: list[Grant] = []
         self.rejected: dict[int, RejectReason] = {}
+        self.noted: Counter[str] = Counter()
         self.running: set[int] = set()
         self._numbers = itertools.count(1)
         self._arrivals: dict[int, tuple[KeyPolicy, PoolPolicy, float | None]] = {}
@@ -83,6 +86,7 @@ class World:
         tokens: int = 100,
         secs: float | None = None,
         then: Callable[[], None] | None = None,
+        session: str | None = None,
     ) -> int:
         """A request arrives now. It runs for `secs`, or until it is finished by hand."""
         key = self._changed.get(key.id, key)
@@ -90,7 +94,7 @@ class World:
         self._arrivals[number] = (key, pool, secs)
         if then is not None:
             self._afterwards[number] = then
-        self.post(Arrived(number, pool, key, tokens))
+        self.post(Arrived(number, pool, key, tokens, session))
         return number
 
     def keep_sending(
@@ -116,9 +120,9 @@ class World:
         self._changed[key.id] = key
         self.post(KeyChanged(key))
 
-    def finish(self, request: int) -> None:
+    def finish(self, request: int, *, failed: bool = False) -> None:
         self.running.discard(request)
-        self.post(Finished(request))
+        self.post(Finished(request, failed))
         again = self._afterwards.pop(request, None)
         if again is not None:
             again()
@@ -133,6 +137,9 @@ class World:
             if isinstance(effect, Reject):
                 self.rejected[effect.request] = effect.reason
                 continue
+            if isinstance(effect, Noted):
+                self.noted[effect.event] += 1
+                continue
             assert isinstance(effect, Admit)
             self._begin(effect)
         return effects
@@ -141,7 +148,7 @@ class World:
         key, pool, secs = self._arrivals.pop(effect.request)
         self.running.add(effect.request)
         self.grants.append(
-            Grant(self.now, effect.request, key, pool.id, effect.fast, effect.waited)
+            Grant(self.now, effect.request, key, pool.id, effect.fast, effect.waited, effect.held)
         )
         if secs is not None:
             self.at(self.now + secs, lambda: self.finish(effect.request))

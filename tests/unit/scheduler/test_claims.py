@@ -50,10 +50,14 @@ class Replica:
         return self.core.handle(event, self.now)
 
     def send(
-        self, key: KeyPolicy = T, pool: PoolPolicy | None = None, tokens: int = 100
+        self,
+        key: KeyPolicy = T,
+        pool: PoolPolicy | None = None,
+        tokens: int = 100,
+        session: str | None = None,
     ) -> list[Effect]:
         self.number += 1
-        return self.do(Arrived(self.number, pool or self.pool, key, tokens))
+        return self.do(Arrived(self.number, pool or self.pool, key, tokens, session))
 
     def refuse(self, request: int, by: RefusedBy = RefusedBy.POOL) -> list[Effect]:
         return self.do(ClaimRefused(request, by, self.now + 0.2))

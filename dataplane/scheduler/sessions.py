@@ -1,0 +1,281 @@
+"""What session affinity does: in every pool it acts on what `affinity.py` decides there.
+
+Slots are held and freed here, and the books are told. Whatever a limit does not allow any more,
+after a change of policy or because somebody starves, is freed after the event that made it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dataplane.scheduler.affinity import Affinity, Hold, Step
+from dataplane.scheduler.books import Books
+from dataplane.scheduler.effects import AffinityEvent, Effect, Noted
+from dataplane.scheduler.events import Arrived
+from dataplane.scheduler.fairness import Node
+from dataplane.scheduler.state import Key, Pool, Slot, Waiter
+from shared.policy import KeyPolicy
+
+
+class Sessions:
+    """Of all pools of one scheduler. `waiting` is everyone who waits, by arrival, for reading."""
+
+    def __init__(self, books: Books, waiting: Mapping[int, Waiter]) -> None:
+        self._books: Final = books
+        self._waiting: Final = waiting
+        self._holding: dict[str, Pool] = {}
+        """Pools that hold slots."""
+        self.may_hold = True
+        """Whether slots are held at all: not while they belong to the fleet, nor at the end."""
+        self.effects: list[Effect] = []
+        """Where the event under way puts what it wants done."""
+
+    @property
+    def held_keys(self) -> Iterable[KeyPolicy]:
+        """The key of every slot that is held."""
+        return (hold.key.policy for _, hold in self._holds())
+
+    def wake_at(self) -> Iterable[float]:
+        """When held slots must be looked at: one moment for each pool that has any."""
+        for pool in self._holding.values():
+            alarm = _of(pool).next_alarm
+            if alarm is not None:
+                yield alarm
+
+    def tend(self, now: float, ceiling: int) -> bool:
+        """Free what is not to be held any more: its time is up, or a limit does not allow it.
+        Whether there was any.
+
+        Of several the one that would end first goes: the longer a step has not come, the less
+        likely it is to come in time.
+        """
+        before = self._books.held
+        for pool in list(self._holding.values()):
+            affinity = _of(pool)
+            affinity.age(now)
+            while affinity.holds and affinity.holds[0].ends <= now:
+                self._free(pool, affinity.holds[0], now, AffinityEvent.EXPIRE)
+            if affinity.holds and affinity.is_starving():
+                self._free_all(pool, now, AffinityEvent.FREED_STARVING)
+            most = 0
+            if self.may_hold and not pool.gone:
+                most = min(affinity.most_held(pool.size), pool.size - pool.running)
+            while affinity.holds and pool.held > most:
+                self._free(pool, affinity.holds[0], now)
+        while self._books.occupied > ceiling and self._holding:
+            pool = next(iter(self._holding.values()))
+            self._free(pool, _of(pool).holds[0], now)
+        return self._books.held < before
+
+    def age(self, pool: Pool, now: float) -> None:
+        """Have time pass in a pool. To be called before anything is decided in it."""
+        if pool.affinity is not None:
+            pool.affinity.age(now)
+
+    # Policy
+
+    def follow(self, pool: Pool, now: float) -> None:
+        """A pool's policy may have changed."""
+        rules, affinity = pool.policy.affinity, pool.affinity
+        if affinity is None:
+            if rules is None:
+                return
+            pool.affinity = affinity = Affinity(rules)
+        elif rules is None:
+            self._free_all(pool, now)
+            pool.affinity = None
+            return
+        elif affinity.rules is rules or affinity.rules == rules:
+            return
+        affinity.change(rules, (each for each in self._waiting.values() if each.pool is pool))
+        affinity.age(now)
+        self._free_of_passed(pool, affinity.held_keys, now)
+
+    def key_gone(self, id: str, now: float) -> None:
+        """A key may not be used any more: nothing is held for it."""
+        for pool, hold in self._holds():
+            if hold.key.id == id:
+                self._free(pool, hold, now)
+
+    def keep_to_caps(self, now: float) -> None:
+        """Caps may have fallen: held slots beyond them are freed."""
+        for pool, hold in self._holds():
+            if _is_over(hold.key) or _is_over(hold.key.tenant):
+                self._free(pool, hold, now)
+
+    # Requests
+
+    def arrives(self, pool: Pool, key: Key, event: Arrived, now: float) -> Step | None:
+        """A request arrives; None if it is of no session that counts."""
+        if pool.affinity is None:
+            return None
+        pool.affinity.age(now)
+        if key.held and (_is_over(key) or _is_over(key.tenant)):
+            self.keep_to_caps(now)
+        if event.session is None:
+            return None
+        return pool.affinity.arrives(key, event.session, event.request, now)
+
+    def waits(self, waiter: Waiter, now: float) -> None:
+        """A request has joined its queue."""
+        affinity = waiter.pool.affinity
+        if affinity is not None:
+            affinity.waits(waiter)
+            self._free_of_passed(waiter.pool, [waiter.key], now)
+
+    def taken(self, waiter: Waiter, now: float) -> None:
+        """A request has been taken out of its queue for a slot."""
+        affinity = waiter.pool.affinity
+        if affinity is not None:
+            affinity.left_queue(waiter)
+            waiter.passes = affinity.goes_ahead(waiter.key, waiter.request)
+            if waiter.passes:
+                self._free_of_passed(waiter.pool, [waiter.key], now)
+
+    def taken_back(self, waiter: Waiter) -> None:
+        """It did not get the slot and is back in its place."""
+        affinity = waiter.pool.affinity
+        if affinity is not None:
+            affinity.is_back(waiter)
+            affinity.goes_ahead_no_more(waiter.key, waiter.request)
+        waiter.passes = False
+
+    def admitted(self, waiter: Waiter, slot: Slot) -> None:
+        """A request that waited runs now."""
+        affinity = waiter.pool.affinity
+        if affinity is None:
+            return
+        affinity.waits_no_more(waiter)
+        if waiter.passes:
+            self._note(waiter.pool, AffinityEvent.WARM)
+        self.starts(slot, waiter.step)
+
+    def withdrawn(self, waiter: Waiter, *, was_claimed: bool) -> None:
+        """A request has left its queue for good."""
+        affinity = waiter.pool.affinity
+        if affinity is None:
+            return
+        if was_claimed:
+            affinity.goes_ahead_no_more(waiter.key, waiter.request)
+        else:
+            affinity.left_queue(waiter)
+        affinity.waits_no_more(waiter)
+        if waiter.step is not None and affinity.session_of(waiter) is not None:
+            affinity.gives_up(waiter.step)
+
+    def starts(self, slot: Slot, step: Step | None) -> None:
+        """A step runs in a slot from now on."""
+        if step is not None and step.affinity is slot.pool.affinity:
+            slot.step = step
+            step.affinity.starts(step, slot.key)
+
+    def ended(self, slot: Slot, now: float, *, ran: bool, failed: bool, ceiling: int) -> bool:
+        """A slot is given back. Whether it is held for the next step from now on."""
+        pool, key, step = slot.pool, slot.key, slot.step
+        if step is None or step.affinity is not pool.affinity:
+            return False
+        affinity = step.affinity
+        affinity.age(now)
+        if not ran:
+            affinity.never_ran(step, key)
+            return False
+        affinity.ends(step, now)
+        if failed or pool.gone or not self.may_hold or not affinity.wants_hold(step, now):
+            return False
+        if self._is_refused(pool, key, now, ceiling):
+            self._note(pool, AffinityEvent.REFUSED)
+            return False
+        self._books.count(pool, key, running=-1, held=1)
+        affinity.hold(step.session, key, now)
+        self._holding[pool.policy.id] = pool
+        self._note(pool, AffinityEvent.HOLD)
+        return True
+
+    def hand_over(self, slot: Slot, now: float) -> Waiter | None:
+        """The next step, if it waits already for a slot that is held since just now: it has it."""
+        step = slot.step
+        assert step is not None, "the slot is held for a session"
+        waiter, hold = step.affinity.successor(step, now), step.session.hold
+        if waiter is not None and hold is not None:
+            del slot.key.queue[waiter.request]
+            self._books.count(slot.pool, slot.key, waiting=-1)
+            step.affinity.left_queue(waiter)
+            self.redeem(slot.pool, hold, waiter.request, now)
+        return waiter
+
+    def redeem(self, pool: Pool, hold: Hold, request: int, now: float) -> None:
+        """A step takes the slot that is held for its session, past whoever waits in its key. It is
+        in no queue any more. `place` its key afterwards."""
+        self._let_go(pool, hold)
+        self._books.count(pool, hold.key, held=-1, running=1)
+        self._note(pool, AffinityEvent.REDEEM)
+        if _of(pool).goes_ahead(hold.key, request):
+            self._free_of_passed(pool, [hold.key], now)
+
+    # Holding and freeing
+
+    def _is_refused(self, pool: Pool, key: Key, now: float, ceiling: int) -> bool:
+        """Whether a limit forbids to hold the slot of a request that is about to end."""
+        affinity, books = _of(pool), self._books
+        return (
+            pool.held >= affinity.most_held(pool.size)
+            or pool.occupied > pool.size
+            or books.occupied > ceiling
+            or _is_over(key)
+            or _is_over(key.tenant)
+            or affinity.is_passed_enough(key)
+            or affinity.is_starving(key)
+            or (books.occupied == ceiling and self._is_ceiling_starved(affinity, now))
+        )
+
+    def _is_ceiling_starved(self, affinity: Affinity, now: float) -> bool:
+        """Whether whoever comes first in a pool that only the ceiling stands before has waited too
+        long; a hold elsewhere must not keep it out."""
+        for pool in self._books.ready.values():
+            request = pool.groups.head()
+            assert request is not None, "a ready pool has someone who can go"
+            if now >= self._waiting[request].arrived_at + affinity.rules.max_bypass_secs:
+                return True
+        return False
+
+    def _free_of_passed(self, pool: Pool, keys: Iterable[Key], now: float) -> None:
+        """Nothing is held for a key whose oldest request has been passed often enough."""
+        for key in keys:
+            if key.held and _of(pool).is_passed_enough(key):
+                for hold in [each for each in _of(pool).holds if each.key is key]:
+                    self._free(pool, hold, now, AffinityEvent.FREED_STARVING)
+
+    def _free_all(self, pool: Pool, now: float, why: AffinityEvent | None = None) -> None:
+        for hold in list(_of(pool).holds):
+            self._free(pool, hold, now, why)
+
+    def _free(self, pool: Pool, hold: Hold, now: float, why: AffinityEvent | None = None) -> None:
+        self._let_go(pool, hold)
+        self._books.count(pool, hold.key, held=-1)
+        self._books.place(pool, hold.key)
+        self._books.rest(pool, now)
+        if why is not None:
+            self._note(pool, why)
+
+    def _let_go(self, pool: Pool, hold: Hold) -> None:
+        affinity = _of(pool)
+        affinity.let_go(hold)
+        if not affinity.holds:
+            del self._holding[pool.policy.id]
+
+    def _holds(self) -> list[tuple[Pool, Hold]]:
+        return [(pool, hold) for pool in self._holding.values() for hold in _of(pool).holds]
+
+    def _note(self, pool: Pool, event: AffinityEvent) -> None:
+        self.effects.append(Noted(pool.policy.model, event))
+
+
+def _of(pool: Pool) -> Affinity:
+    assert pool.affinity is not None, "a pool that holds has affinity"
+    return pool.affinity
+
+
+def _is_over(node: Node) -> bool:
+    """Whether it takes up more slots than its cap allows."""
+    return node.cap is not None and node.occupied > node.cap
