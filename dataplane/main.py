@@ -70,16 +70,7 @@ class DataPlane:
             is_registered=self._is_registered, pools=self._figures, fleet=self._fleet_figures
         )
         self.admission = Admission(
-            Limits(
-                algorithm=settings.fairshare_algorithm,
-                default_size=settings.default_model_max_in_flight,
-                ceiling=settings.global_max_in_flight,
-                timeout=settings.admission_timeout_secs,
-                pool_idle=settings.pool_idle_secs,
-                affinity=settings.affinity(),
-                warm_secs=settings.fairshare_session_affinity_warm_secs,
-                max_jumps=settings.fairshare_session_affinity_max_jumps,
-            ),
+            _limits(settings),
             has_fleet=settings.redis_url is not None,
             on_affinity=metrics.affinity_happened,
         )
@@ -224,6 +215,19 @@ class DataPlane:
 def _own_url(listen: ListenAddress) -> str:
     """Where other machines find an operations listener: this host's name and the port."""
     return f"http://{socket.gethostname()}:{listen.port}"
+
+
+def _limits(settings: DataPlaneSettings) -> Limits:
+    return Limits(
+        algorithm=settings.fairshare_algorithm,
+        default_size=settings.default_model_max_in_flight,
+        ceiling=settings.global_max_in_flight,
+        timeout=settings.admission_timeout_secs,
+        pool_idle=settings.pool_idle_secs,
+        affinity=settings.affinity(),
+        warm_secs=settings.fairshare_session_affinity_warm_secs,
+        max_jumps=settings.fairshare_session_affinity_max_jumps,
+    )
 
 
 def _gateway_options(settings: DataPlaneSettings) -> GatewayOptions:

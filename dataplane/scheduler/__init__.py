@@ -15,6 +15,9 @@ then a `Slot` until it ends. Nothing is preempted.
 * `fairness.py`, who stands where: scores, virtual time, no saved-up credit;
 * `order.py`, who is next: under its share first, lowest score first, and lending what is left.
 
+Within a key the queue's order can be bent by `affinity.py`, where a model wants it: sessions whose
+prompts are still cached go ahead, and slots are held for their next steps, within limits.
+
 **Why nobody waits for ever.** Each admission raises the score of its key, tenant and group by a
 positive amount, a newcomer joins no lower than the virtual time, and the virtual time never falls;
 so a waiter's rivals can be admitted only a bounded number of times before their scores exceed its

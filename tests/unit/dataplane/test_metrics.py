@@ -128,6 +128,16 @@ def test_two_sets_of_metrics_in_one_process_do_not_meet() -> None:
     assert value(second, "obleth_requests_total", **labels) is None
 
 
+def test_what_affinity_does_is_counted_by_model_and_event() -> None:
+    of = metrics()
+    for model, event in (("m1", "hold"), ("m1", "hold"), ("m1", "redeem"), ("gone", "expire")):
+        of.affinity_happened(model, event)
+    name = "obleth_fairshare_affinity_total"
+    assert value(of, name, model="m1", event="hold") == 2
+    assert value(of, name, model="m1", event="redeem") == 1
+    assert value(of, name, model=UNROUTED, event="expire") == 1
+
+
 def test_what_is_exposed_can_be_read_back() -> None:
     of = metrics(pools=lambda: [PoolFigures("m1", 8, 7, 3, 0)])
     finish(of)
@@ -148,6 +158,7 @@ def test_what_is_exposed_can_be_read_back() -> None:
         "obleth_output_tokens",
         "obleth_fairshare_mode",
         "obleth_fairshare_replicas",
+        "obleth_fairshare_affinity",
         "obleth_repairs",
         "obleth_upstream_attempts",
         "obleth_usage_rows_dropped",
