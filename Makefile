@@ -8,7 +8,7 @@ SEEDS ?=
 ARGS ?=
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup demo test check services bench simulate fmt docs clean
+.PHONY: help setup demo test check services bench simulate fmt docs clean-room clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -46,6 +46,9 @@ fmt: setup ## format and apply safe fixes
 
 docs: setup ## write what is written from the code: reference pages, the chart's schema
 	$(BIN)/python -m deploy.dev.reference
+
+clean-room: setup ## build the release, install it elsewhere, and run the demo from it
+	$(BIN)/python -m deploy.dev.clean_room
 
 clean: ## remove what the other targets made here
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
