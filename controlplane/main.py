@@ -16,6 +16,8 @@ from controlplane.audit.router import router as audit_router
 from controlplane.dependencies import Provided
 from controlplane.endpoints.router import router as endpoints_router
 from controlplane.endpoints.service import EndpointService
+from controlplane.fairshare.router import router as fairshare_router
+from controlplane.fairshare.source import LiveSource, NoReplicas
 from controlplane.groups.router import router as groups_router
 from controlplane.groups.service import GroupService
 from controlplane.invalidation import (
@@ -50,7 +52,7 @@ ROUTERS: Final = (
     # Longer paths go first: a model's endpoints are no models.
     endpoints_router,
     models_router,
-    # The live picture (/fairshare, /replicas) joins here.
+    fairshare_router,
     usage_router,
     audit_router,
     status_router,
@@ -64,6 +66,7 @@ class ControlPlane:
 
     app: FastAPI
     database: Database
+    live: LiveSource
     announcer: RedisPublisher | None = None
     """What tells the replicas of changes, where there is Redis."""
 
@@ -78,6 +81,7 @@ class ControlPlane:
         """Close what is connected. Call it once, when nothing is served any more."""
         if self.announcer is not None:
             await self.announcer.stop()
+        await self.live.stop()
         await self.database.close()
 
 
@@ -85,12 +89,14 @@ def build(
     settings: ControlPlaneSettings,
     *,
     publisher: InvalidationPublisher | None = None,
+    live: LiveSource | None = None,
     effective: Mapping[str, Any] | None = None,
 ) -> ControlPlane:
     """The control plane under `settings`. Nothing is connected to before `start`.
 
     With Redis, changes are announced to every replica there. `publisher` tells a data plane that is
     reached otherwise; one that is not told finds out from the database.
+    `live` answers for the data plane; without, there is no live picture.
     `effective` is what `/settings` shows, by field, if that is more than these settings.
     """
     database = Database(settings.database_url)
@@ -126,7 +132,8 @@ def build(
         TransferService(models, endpoints),
         EffectiveSettings({variable_name(name): value for name, value in shown.items()}),
     )
-    return ControlPlane(app, database, announcer)
+    app.state.live = live = live or NoReplicas()
+    return ControlPlane(app, database, live, announcer)
 
 
 def _app(tokens: Tokens) -> FastAPI:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-import time
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Final
 
 import structlog
@@ -21,11 +19,13 @@ from dataplane.admission import Admission
 from dataplane.admission.announcements import Announcement, Announcements, Deaf, Freed, Listening
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
-from dataplane.admission.replica import Mode, ReplicaSettings, Stance
+from dataplane.admission.replica import ReplicaSettings, Stance
 from dataplane.admission.slots.port import Heard, SlotsUnavailable
 from dataplane.admission.slots.redis import RedisSlots, server_warnings
 from dataplane.admission.slots.scripts import SlotScripts
+from dataplane.live.fleet import Member, members
 from dataplane.live_view import ReplicaView
+from dataplane.picture import Identity
 from dataplane.publisher import INTERVAL_SECS, Publisher
 from shared import redis_keys
 from shared.redis import client
@@ -41,8 +41,7 @@ def instance_name() -> str:
 class Cluster:
     """One replica's membership. Made on the loop it runs on.
 
-    `url` is where this replica's operations listener is reached. `repaired` hears of slots that had
-    to be put right, by kind and how many.
+    `repaired` hears of slots that had to be put right, by kind and how many.
     """
 
     def __init__(
@@ -50,20 +49,18 @@ class Cluster:
         admission: Admission,
         *,
         redis_url: str,
-        url: str,
-        algorithm: str,
+        who: Identity,
         answer_secs: float,
         ttl_secs: float,
         settings: ReplicaSettings,
         repaired: Callable[[str, int], None],
     ) -> None:
-        self.name: Final = instance_name()
+        self.name: Final = who.instance
         self._admission: Final = admission
         self._answer_secs: Final = answer_secs
         self._repaired: Final = repaired
-        self._url: Final = url
-        self._algorithm: Final = algorithm
-        self._started_at: Final = time.time()
+        self._who: Final = who
+        self._view_interval: Final = min(INTERVAL_SECS, settings.heartbeat)
         self._requests = client(redis_url, name="obleth-slots")
         self._beats = client(redis_url, connections=2, name="obleth-heartbeat")
         self._views = client(redis_url, connections=2, name="obleth-views")
@@ -101,8 +98,7 @@ class Cluster:
             self._views,
             self.name,
             view=self.view,
-            is_on=lambda: self.stance.mode is Mode.SHARED,
-            interval=min(INTERVAL_SECS, settings.heartbeat),
+            interval=self._view_interval,
             answer_secs=answer_secs,
         )
 
@@ -113,23 +109,18 @@ class Cluster:
 
     def view(self) -> ReplicaView:
         """This replica's scheduler as it is now."""
-        core, stance = self._admission.core, self.stance
-        pools = picture.pools(core, asyncio.get_running_loop().time())
-        return ReplicaView(
-            instance=self.name,
-            url=self._url,
-            version=version("obleth"),
-            mode=stance.mode,
-            algorithm=self._algorithm,
-            replicas=stance.replicas,
-            started_at=self._started_at,
-            taken_at=time.time(),
-            global_max_in_flight=core.ceiling,
-            configured_global_max_in_flight=core.configured_ceiling,
-            in_flight=core.in_flight,
-            queued=core.queued,
-            pools=pools,
+        return picture.replica(
+            self._admission.core,
+            asyncio.get_running_loop().time(),
+            self._who,
+            mode=self.stance.mode,
+            replicas=self.stance.replicas,
+            interval=self._view_interval,
         )
+
+    async def members(self) -> list[Member]:
+        """Who lives, this one included, and what they publish. Raises `RedisUnavailable`."""
+        return await members(self._views, answer_secs=self._answer_secs)
 
     async def start(self) -> None:
         """Become a member. Works without Redis: the replica is then on its own part at once."""

@@ -9,7 +9,7 @@ bounded, the busiest first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -37,6 +37,10 @@ class GroupView(Counts, frozen=True, kw_only=True):
     served_tokens: int
     share_score: float
     """Served tokens a unit of weight: the lowest goes first."""
+    tenants: int = 0
+    """How many have work, those that are not listed included."""
+    tenant_weight: int = 0
+    """Of all those together."""
 
 
 class TenantView(Counts, frozen=True, kw_only=True):
@@ -48,6 +52,12 @@ class TenantView(Counts, frozen=True, kw_only=True):
     max_in_flight: int | None
     served_tokens: int
     share_score: float
+    is_capped: bool = False
+    """At its cap as this replica enforces it, or by what the fleet said."""
+    keys_capped: bool = False
+    """It is not, but every key of it that waits is."""
+    key_weight: int = 0
+    """Of all its keys with work together, those that are not listed included."""
 
 
 class KeyView(Counts, frozen=True, kw_only=True):
@@ -58,6 +68,25 @@ class KeyView(Counts, frozen=True, kw_only=True):
     max_in_flight: int | None
     served_tokens: int
     share_score: float
+    is_capped: bool = False
+    is_passed: bool = False
+    """A warm session's request goes ahead of the one that has waited for longest."""
+
+
+class PickView(msgspec.Struct, frozen=True, kw_only=True):
+    """A waiting request that would be admitted next; see `shared.live_state.NextPick`."""
+
+    group: str
+    tenant_id: str
+    tenant: str
+    key_id: str
+    key: str
+    under_share: bool | None
+    group_score: float
+    tenant_score: float
+    key_score: float
+    waited_ms: int
+    tokens: int
 
 
 class PoolView(Counts, frozen=True, kw_only=True):
@@ -73,6 +102,8 @@ class PoolView(Counts, frozen=True, kw_only=True):
     groups: tuple[GroupView, ...]
     tenants: tuple[TenantView, ...]
     keys: tuple[KeyView, ...]
+    next_in_line: tuple[PickView, ...] = ()
+    """Of those that wait on this replica; a merged view has the newest one's."""
 
 
 class ReplicaView(Counts, frozen=True, kw_only=True):
@@ -90,6 +121,8 @@ class ReplicaView(Counts, frozen=True, kw_only=True):
     global_max_in_flight: int
     """As this replica enforces it now."""
     configured_global_max_in_flight: int
+    interval_ms: int = 500
+    """How often it is published."""
     pools: tuple[PoolView, ...]
 
 
@@ -156,8 +189,7 @@ def _together(views: Iterable[V], identity: str) -> list[V]:
         msgspec.structs.replace(
             each[0],
             **_summed(each),
-            served_tokens=max(view.served_tokens for view in each),
-            share_score=max(view.share_score for view in each),
+            **_largest(each),
         )
         for each in found.values()
     ]
@@ -168,6 +200,26 @@ def _summed(views: Sequence[Counts]) -> dict[str, int]:
         field: sum(getattr(view, field) for view in views)
         for field in ("in_flight", "queued", "held")
     }
+
+
+_LARGEST: Final = (
+    *("served_tokens", "share_score", "tenants", "tenant_weight", "key_weight"),
+    *("is_capped", "is_passed"),
+)
+
+
+def _largest(views: Sequence[V]) -> dict[str, Any]:
+    """What replicas see alike, or one sees what the others have yet to; and whether there is a key
+    that could go on any replica."""
+    found = {
+        field: max(getattr(view, field) for view in views)
+        for field in _LARGEST
+        if hasattr(views[0], field)
+    }
+    waiting = [view.keys_capped for view in views if isinstance(view, TenantView) and view.queued]
+    if isinstance(views[0], TenantView):
+        found["keys_capped"] = bool(waiting) and all(waiting)
+    return found
 
 
 def _all(parts: Iterable[Iterable[V]]) -> Iterable[V]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+import time
 from collections.abc import Iterable
+from importlib.metadata import version
+from ipaddress import ip_address
 from typing import Any
 
 import structlog
@@ -17,13 +20,17 @@ from dataplane.budgets.database import DatabaseTermStore
 from dataplane.budgets.fleet import FleetBudgets
 from dataplane.budgets.local import LocalBudgets
 from dataplane.budgets.redis import RedisBooks
-from dataplane.cluster import Cluster
+from dataplane.cluster import Cluster, instance_name
+from dataplane.live.history import History, Sampler
+from dataplane.live.replica import Live
+from dataplane.live_view import PoolView, ReplicaView
 from dataplane.metrics import FleetFigures, Metrics, PoolFigures
 from dataplane.observers import CountRequests, LogRequests, RecordUsage
 from dataplane.openai_api.endpoint import Gateway, GatewayOptions
 from dataplane.openai_api.server_protocol import http_protocol
 from dataplane.ops import app as operations
 from dataplane.ops.readiness import Readiness, assess
+from dataplane.picture import Identity
 from dataplane.policy.cache import PolicyCache
 from dataplane.policy.database import DatabasePolicySource
 from dataplane.policy.subscriber import InvalidationSubscriber
@@ -39,7 +46,7 @@ from dataplane.usage.database import DatabaseUsageStore
 from dataplane.usage.recorder import UsageRecorder
 from shared.database import Database
 from shared.network import NetworkRules
-from shared.policy import EndpointPolicy
+from shared.policy import UNROUTED, EndpointPolicy
 from shared.redis import client
 from shared.settings import ListenAddress
 
@@ -78,7 +85,11 @@ class DataPlane:
         self.policy.subscribe(self._renewal.changed)
         self._changes = self._listener(settings)
         self._budgets = self._shared_or_local_budgets(settings)
+        self._who = _identity(settings)
         self._cluster = None if settings.redis_url is None else self._member(settings, metrics)
+        self._history = History(settings.fairshare_history_secs)
+        self._sampler = Sampler(self._history, self._pools, lambda: round(time.time() * 1000))
+        self.live = self._live()
         self._usage = UsageRecorder(
             DatabaseUsageStore(self._database),
             retention_days=settings.usage_retention_days,
@@ -92,11 +103,7 @@ class DataPlane:
             forwarder=Forwarder(
                 self._upstream,
                 EndpointChoice(),
-                Timeouts(
-                    connect_secs=settings.upstream_connect_timeout_secs,
-                    head_secs=settings.upstream_timeout_secs,
-                    read_secs=settings.upstream_read_timeout_secs,
-                ),
+                _timeouts(settings),
                 metrics.upstream_attempted,
             ),
             observers=(CountRequests(metrics), RecordUsage(self._usage), LogRequests()),
@@ -104,7 +111,13 @@ class DataPlane:
         self.protocol = http_protocol(
             "httptools", write_timeout_secs=settings.client_write_timeout_secs
         )
-        self.operations: Any = operations.build(assess=self.readiness, metrics=metrics)
+        token = settings.internal_token
+        self.operations: Any = operations.build(
+            assess=self.readiness,
+            metrics=metrics,
+            live=self.live,
+            internal_token=None if token is None else token.get_secret_value(),
+        )
 
     async def start(self) -> None:
         """Load policy and begin what runs in the background; works without a database, unready."""
@@ -115,6 +128,7 @@ class DataPlane:
         await self._usage.start()
         if self._cluster is not None:
             await self._cluster.start()
+        self._sampler.start()
         self._warn_of_a_low_ceiling()
 
     async def drain(self, grace_secs: float) -> None:
@@ -129,6 +143,7 @@ class DataPlane:
 
     async def stop(self) -> None:
         """After `drain`: write what is to be written, and close everything."""
+        await self._sampler.stop()
         if self._cluster is not None:
             await self._cluster.stop()
         if self._changes is not None:
@@ -142,6 +157,30 @@ class DataPlane:
     def _is_registered(self, name: str) -> bool:
         model = self.policy.model(name)
         return model is not None and model.name == name
+
+    def _model_name(self, name: str) -> str | None:
+        model = self.policy.model(name)
+        if model is not None:
+            return model.name
+        return UNROUTED if name == UNROUTED else None
+
+    def _live(self) -> Live:
+        return Live(
+            self._who.instance,
+            view=self._view,
+            members=None if self._cluster is None else self._cluster.members,
+            samples=self._history,
+            model_name=self._model_name,
+        )
+
+    def _view(self) -> ReplicaView:
+        if self._cluster is not None:
+            return self._cluster.view()
+        now = asyncio.get_running_loop().time()
+        return picture.replica(self.admission.core, now, self._who, mode="local", replicas=1)
+
+    def _pools(self) -> tuple[PoolView, ...]:
+        return picture.pools(self.admission.core, asyncio.get_running_loop().time())
 
     def _figures(self) -> Iterable[PoolFigures]:
         return picture.figures(self.admission.core)
@@ -184,8 +223,7 @@ class DataPlane:
         return Cluster(
             self.admission,
             redis_url=settings.redis_url,
-            url=settings.advertise_url or _own_url(settings.metrics_listen),
-            algorithm=settings.fairshare_algorithm,
+            who=self._who,
             answer_secs=settings.redis_response_timeout_ms / 1000,
             ttl_secs=settings.effective_replica_ttl_secs,
             settings=ReplicaSettings(
@@ -212,9 +250,24 @@ class DataPlane:
             )
 
 
+def _identity(settings: DataPlaneSettings) -> Identity:
+    return Identity(
+        instance=instance_name(),
+        url=settings.advertise_url or _own_url(settings.metrics_listen),
+        version=version("obleth"),
+        algorithm=settings.fairshare_algorithm,
+        started_at=time.time(),
+    )
+
+
 def _own_url(listen: ListenAddress) -> str:
-    """Where other machines find an operations listener: this host's name and the port."""
-    return f"http://{socket.gethostname()}:{listen.port}"
+    """Where an operations listener is found: this host's name and the port. One that listens on a
+    loopback address is found there, and only from this host."""
+    try:
+        is_loopback = ip_address(listen.host).is_loopback
+    except ValueError:
+        is_loopback = listen.host == "localhost"
+    return f"http://{listen if is_loopback else f'{socket.gethostname()}:{listen.port}'}"
 
 
 def _limits(settings: DataPlaneSettings) -> Limits:
@@ -227,6 +280,14 @@ def _limits(settings: DataPlaneSettings) -> Limits:
         affinity=settings.affinity(),
         warm_secs=settings.fairshare_session_affinity_warm_secs,
         max_jumps=settings.fairshare_session_affinity_max_jumps,
+    )
+
+
+def _timeouts(settings: DataPlaneSettings) -> Timeouts:
+    return Timeouts(
+        connect_secs=settings.upstream_connect_timeout_secs,
+        head_secs=settings.upstream_timeout_secs,
+        read_secs=settings.upstream_read_timeout_secs,
     )
 
 

@@ -5,12 +5,15 @@ One function makes it, for the published view, the replica's own page and tests 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import chain
 
 import msgspec
 
+from dataplane.live.picks import next_in_line
 from dataplane.live_view import (
     KEYS_A_POOL,
     KEYS_IN_ALL,
@@ -19,6 +22,7 @@ from dataplane.live_view import (
     GroupView,
     KeyView,
     PoolView,
+    ReplicaView,
     TenantView,
     busiest,
     fullness,
@@ -30,12 +34,49 @@ from dataplane.scheduler.scheduler import Scheduler
 from dataplane.scheduler.state import Key, Pool, Tenant
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who draws the picture; all of it stays as it is while the process runs."""
+
+    instance: str
+    url: str
+    """Where its operations listener is reached."""
+    version: str
+    algorithm: str
+    started_at: float
+    """Unix seconds."""
+
+
+def replica(
+    core: Scheduler, now: float, who: Identity, *, mode: str, replicas: int, interval: float = 0.5
+) -> ReplicaView:
+    """All of it; `now` is the time of the scheduler's events, `interval` seconds between two."""
+    views = pools(core, now)
+    return ReplicaView(
+        instance=who.instance,
+        url=who.url,
+        version=who.version,
+        mode=mode,
+        algorithm=who.algorithm,
+        replicas=replicas,
+        started_at=who.started_at,
+        taken_at=time.time(),
+        global_max_in_flight=core.ceiling,
+        configured_global_max_in_flight=core.configured_ceiling,
+        interval_ms=round(interval * 1000),
+        in_flight=sum(view.in_flight for view in views),
+        queued=sum(view.queued for view in views),
+        held=sum(view.held for view in views),
+        pools=views,
+    )
+
+
 def pools(core: Scheduler, now: float) -> tuple[PoolView, ...]:
     """Every pool with work, fullest first; `now` is the time of the scheduler's events.
 
     Tenants and keys are bounded, in each pool and over all, the busiest first.
     """
-    views = sorted((_pool(pool, now) for pool in core.pools if pool.has_work), key=fullness)
+    views = sorted((_pool(core, pool, now) for pool in core.pools if pool.has_work), key=fullness)
     tenants = nsmallest(TENANTS_IN_ALL, chain.from_iterable(v.tenants for v in views), key=busiest)
     keys = nsmallest(KEYS_IN_ALL, chain.from_iterable(v.keys for v in views), key=busiest)
     if sum(len(view.tenants) for view in views) == len(tenants) and (
@@ -73,7 +114,7 @@ def figures(core: Scheduler) -> Iterable[PoolFigures]:
     return found.values()
 
 
-def _pool(pool: Pool, now: float) -> PoolView:
+def _pool(core: Scheduler, pool: Pool, now: float) -> PoolView:
     tenants = list(pool.tenants.values())
     keys = [key for tenant in tenants for key in tenant.keys.nodes.values() if key.has_work]
     heads = [head.arrived_at for key in keys if (head := key.head()) is not None]
@@ -90,7 +131,8 @@ def _pool(pool: Pool, now: float) -> PoolView:
         oldest_wait_ms=round((now - min(heads)) * 1000) if heads else 0,
         groups=_groups(tenants),
         tenants=tuple(_tenant(each) for each in nsmallest(TENANTS_A_POOL, tenants, key=_busy)),
-        keys=tuple(_key(each) for each in nsmallest(KEYS_A_POOL, keys, key=_busy)),
+        keys=tuple(_key(pool, each) for each in nsmallest(KEYS_A_POOL, keys, key=_busy)),
+        next_in_line=next_in_line(core, pool, now),
     )
 
 
@@ -124,6 +166,8 @@ def _groups(tenants: Iterable[Tenant]) -> tuple[GroupView, ...]:
                 held=sum(tenant.held for tenant in each),
                 served_tokens=served,
                 share_score=served / weight,
+                tenants=len(each),
+                tenant_weight=sum(tenant.weight for tenant in each),
             )
         )
     return tuple(views)
@@ -141,10 +185,13 @@ def _tenant(tenant: Tenant) -> TenantView:
         held=tenant.held,
         served_tokens=tenant.served_tokens,
         share_score=tenant.score / SCORE_UNIT,
+        is_capped=tenant.capped,
+        keys_capped=tenant.waiting > 0 and not tenant.capped and tenant.keys.head() is None,
+        key_weight=tenant.keys.shares.total_weight,
     )
 
 
-def _key(key: Key) -> KeyView:
+def _key(pool: Pool, key: Key) -> KeyView:
     return KeyView(
         id=key.id,
         tenant_id=key.tenant.id,
@@ -156,6 +203,8 @@ def _key(key: Key) -> KeyView:
         held=key.held,
         served_tokens=key.served_tokens,
         share_score=key.score / SCORE_UNIT,
+        is_capped=key.capped,
+        is_passed=pool.head(key) is not key.head(),
     )
 
 

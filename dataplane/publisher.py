@@ -22,7 +22,8 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class Publisher:
-    """Puts `view()` under the replica's own name every interval while `is_on()`.
+    """Puts `view()` under the replica's own name every interval, in whatever mode it is: that is
+    how whoever shows the fleet finds it.
 
     `interval` is in seconds; `answer_secs` how long Redis may take. A view that cannot be
     published is not tried again: the next one is newer.
@@ -34,14 +35,12 @@ class Publisher:
         name: str,
         *,
         view: Callable[[], ReplicaView],
-        is_on: Callable[[], bool],
         interval: float,
         answer_secs: float,
     ) -> None:
         self._redis: Final = redis
         self._key: Final = redis_keys.view(name)
         self._view: Final = view
-        self._is_on: Final = is_on
         self._interval: Final = interval
         self._answer_secs: Final = answer_secs
         self._task: asyncio.Task[None] | None = None
@@ -62,17 +61,11 @@ class Publisher:
             log.info("view_not_deleted", detail=str(error))  # it is gone in a moment anyway
 
     async def _run(self) -> None:
-        was_on = False
         while True:
-            is_on = self._is_on()
             try:
-                if is_on:
-                    await self._publish()
-                elif was_on:
-                    await round_trip(self._redis, [("DEL", self._key)], secs=self._answer_secs)
+                await self._publish()
             except RedisUnavailable as error:
                 log.debug("view_not_published", detail=str(error))
-            was_on = is_on
             await asyncio.sleep(self._interval)
 
     async def _publish(self) -> None:

@@ -12,11 +12,13 @@ import structlog
 
 from controlplane import main as controlplane
 from controlplane.settings import ControlPlaneSettings
+from dataplane.live.replica import Live
 from dataplane.main import DataPlane
 from dataplane.settings import DataPlaneSettings
 from migrations import schema
 from obleth import server
 from obleth.failures import WRONG_USE, Failed
+from obleth.fleet_live import FleetLive
 from obleth.server import Listener
 from obleth.service import Service, run
 from obleth.settings import EmbeddedSettings, MigrationSettings
@@ -24,6 +26,7 @@ from obleth.workers import Place, supervise
 from shared import observability
 from shared.database import DatabaseUnavailable
 from shared.invalidation import Invalidation
+from shared.redis import client
 from shared.settings import (
     ListenAddress,
     LogSettings,
@@ -118,7 +121,7 @@ def run_control_plane() -> None:
     bound = server.bind(settings.admin_listen, "OBLETH_ADMIN_LISTEN")
 
     def make() -> Service:
-        built = controlplane.build(settings)
+        built = controlplane.build(settings, live=fleet_live(settings))
         return Service(
             [ControlPlane(built)], [Listener(built.app, bound)], CONTROL_PLANE_GRACE_SECS
         )
@@ -172,7 +175,10 @@ def embedded_service(settings: EmbeddedSettings, sockets: Sockets) -> Service:
     """Both planes, and the control plane telling the data plane directly. Call it on the loop."""
     data_plane = DataPlane(settings)
     control_plane = controlplane.build(
-        settings, publisher=InProcess(data_plane), effective=described(settings)
+        settings,
+        publisher=InProcess(data_plane),
+        live=fleet_live(settings, data_plane.live),
+        effective=described(settings),
     )
     return Service(
         # The schema first: policy is read from it.
@@ -183,6 +189,21 @@ def embedded_service(settings: EmbeddedSettings, sockets: Sockets) -> Service:
             Listener(data_plane.operations, sockets.metrics),
         ],
         settings.shutdown_grace_secs,
+    )
+
+
+def fleet_live(settings: ControlPlaneSettings, own: Live | None = None) -> FleetLive | None:
+    """What answers the control plane's questions; `own` is this process's replica."""
+    if settings.redis_url is None and own is None:
+        return None
+    token = settings.internal_token
+    return FleetLive(
+        own=own,
+        redis=None
+        if settings.redis_url is None
+        else client(settings.redis_url, connections=4, name="obleth-live"),
+        token=None if token is None else token.get_secret_value(),
+        answer_secs=settings.redis_response_timeout_ms / 1000,
     )
 
 

@@ -1,4 +1,4 @@
-"""The operations listener's ASGI app: `/healthz`, `/readyz`, `/metrics`."""
+"""The operations listener's ASGI app: `/healthz`, `/readyz`, `/metrics`, `/internal/fairshare`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
+from dataplane.live.replica import Live
 from dataplane.metrics import Metrics
+from dataplane.ops import fairshare
 from dataplane.ops.readiness import Assess
 
 
-def build(*, assess: Assess, metrics: Metrics) -> FastAPI:
+def build(*, assess: Assess, metrics: Metrics, live: Live, internal_token: str | None) -> FastAPI:
     """The app. All handlers are coroutines: what they read lives on the event loop."""
     app = FastAPI(title="obleth operations", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -36,4 +38,5 @@ def build(*, assess: Assess, metrics: Metrics) -> FastAPI:
         body, media_type = metrics.exposition(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": media_type})
 
+    app.include_router(fairshare.build(live, internal_token))
     return app

@@ -1,4 +1,4 @@
-"""A replica's view on a real Redis: there while slots are shared, gone when they are not."""
+"""A replica's view on a real Redis: there while it runs, gone when it stops."""
 
 from __future__ import annotations
 
@@ -54,12 +54,10 @@ class Replica:
     def __init__(self, redis: Redis, name: str = "r1") -> None:
         self.redis, self.name = redis, name
         self.in_flight = 0
-        self.is_on = True
         self.publisher = Publisher(
             redis,
             name,
             view=lambda: view(name, self.in_flight),
-            is_on=lambda: self.is_on,
             interval=INTERVAL,
             answer_secs=PATIENT_SECS,
         )
@@ -101,17 +99,6 @@ async def test_a_clean_stop_takes_the_view_back(redis: Redis) -> None:
     await replica.publisher.stop()
     assert await replica.seen() is None
     assert await redis.keys("*") == []
-
-
-async def test_a_replica_that_does_not_share_publishes_nothing(redis: Redis) -> None:
-    replica = Replica(redis)
-    replica.publisher.start()
-    await replica.until(0)
-    replica.is_on = False
-    await replica.until(None)
-    replica.is_on = True
-    await replica.until(0)
-    await replica.publisher.stop()
 
 
 async def test_publishing_goes_on_after_redis_was_away(redis: Redis, own_server: Server) -> None:

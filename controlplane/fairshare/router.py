@@ -1,0 +1,86 @@
+"""/fairshare/live, /fairshare/history and /replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from controlplane.fairshare.source import LiveSource, NobodyAnswers, UnknownModel, UnknownReplica
+from controlplane.fields import Name, takes_whole
+from controlplane.problems import NotFound, Problem
+from controlplane.routes import ApiRoute
+from shared.live_state import History, LiveState, ReplicaState
+
+_LATEST_MS = 10**15
+
+router = APIRouter(tags=["fairshare"], route_class=ApiRoute)
+
+
+def _source(request: Request) -> Any:
+    return request.app.state.live
+
+
+Source = Annotated[LiveSource, Depends(_source)]
+
+
+class LiveQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    replica: Name | None = Field(None, description="The instance to ask; left out, one of them is.")
+
+
+class HistoryQuery(LiveQuery):
+    model: Name | None = Field(None, description="Left out, all pools together.")
+    since_ms: Annotated[int, Field(ge=0, le=_LATEST_MS), takes_whole(0, _LATEST_MS)] = Field(
+        0, description="Unix time in milliseconds; samples at or after it."
+    )
+
+
+class ReplicaList(BaseModel):
+    items: list[ReplicaState]
+    next_cursor: None = Field(None, description="They are all on one page.")
+    reason: str | None = Field(None, description="Why this may not be all there is to know.")
+
+
+@router.get("/fairshare/live", response_model=LiveState)
+async def live(query: Annotated[LiveQuery, Query()], source: Source) -> Response:
+    """Who runs, who waits and why: by pool, group, tenant and key, fullest pool first."""
+    with _told(query):
+        return _json(await source.state(query.replica))
+
+
+@router.get("/fairshare/history", response_model=History)
+async def history(query: Annotated[HistoryQuery, Query()], source: Source) -> Response:
+    """Samples of one model, or of all together. They are the answering replica's own."""
+    with _told(query):
+        return _json(await source.history(query.replica, query.model, query.since_ms))
+
+
+@router.get("/replicas")
+async def replicas(source: Source) -> ReplicaList:
+    """The live replicas and how they share limits."""
+    with _told(LiveQuery()):
+        fleet = await source.fleet()
+    return ReplicaList(items=list(fleet.replicas), reason=fleet.reason)
+
+
+@contextmanager
+def _told(query: LiveQuery) -> Iterator[None]:
+    """What keeps a question from being answered, as a problem."""
+    try:
+        yield
+    except UnknownReplica:
+        raise NotFound("live replica", query.replica or "") from None
+    except UnknownModel:
+        raise NotFound("model", getattr(query, "model", "")) from None
+    except NobodyAnswers as error:
+        raise Problem(503, "live-unavailable", str(error)) from error
+
+
+def _json(answer: object) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -1,0 +1,163 @@
+"""Who would be admitted next, were slots of a pool freed one after another now. PURE.
+
+The scheduler's own order is asked, over its own state with the picks so far laid on top: each pick
+occupies a slot, is charged, and leaves its queue to the next, as it would in the scheduler. Nothing
+is changed. In a key with warm sessions the first pick is the one that goes ahead; after it, the
+oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+from typing import Any, cast
+
+from dataplane.live_view import PickView
+from dataplane.scheduler.fairness import SCORE_UNIT, Level, Node
+from dataplane.scheduler.order import EVERYONE, Hierarchical, Order, Weighted
+from dataplane.scheduler.scheduler import Scheduler
+from dataplane.scheduler.state import Group, Key, Pool, Tenant, Waiter
+from shared.live_state import NEXT_IN_LINE
+
+
+def next_in_line(
+    core: Scheduler, pool: Pool, now: float, most: int = NEXT_IN_LINE
+) -> tuple[PickView, ...]:
+    """The next picks in a pool, first to last; fewer where fewer could go."""
+    left = core.ceiling - sum(each.occupied for each in core.pools)
+    slots = max(1, min(pool.size, pool.occupied + left))
+    by_group = EVERYONE not in pool.groups.nodes
+    order: Order = Hierarchical() if by_group else Weighted()
+    groups = _Siblings(pool.groups)
+    picks: list[PickView] = []
+    while len(picks) < most:
+        tenant = order.next(cast("Level[Group]", groups), slots)
+        if tenant is None:
+            break
+        picks.append(_pick(pool, groups, tenant, slots if by_group else None, now))
+    return tuple(picks)
+
+
+def _pick(pool: Pool, groups: _Siblings, tenant: Tenant, slots: int | None, now: float) -> PickView:
+    """What the tenant's next request is picked by; from then on the picture has it running."""
+    group_ = groups.moved(tenant.group)
+    tenant_ = group_.below("tenants").moved(tenant)
+    keys = tenant_.below("keys")
+    first = keys.first()
+    assert first is not None, "a tenant that contends has a key that does"
+    key_ = keys.moved(first)
+    waiter = key_.next(pool)
+    assert waiter is not None, "a key that contends has a request"
+    key_.gone.add(waiter.request)
+    pick = PickView(
+        group=tenant.policy.group.name,
+        tenant_id=tenant.id,
+        tenant=tenant.policy.name,
+        key_id=waiter.key.id,
+        key=waiter.key.policy.name,
+        under_share=None if slots is None else _under_share(group_, tenant_, slots),
+        group_score=group_.score / SCORE_UNIT,
+        tenant_score=tenant_.score / SCORE_UNIT,
+        key_score=key_.score / SCORE_UNIT,
+        waited_ms=round((now - waiter.arrived_at) * 1000),
+        tokens=max(1, waiter.tokens),
+    )
+    for node in (group_, tenant_, key_):
+        node.take(pick.tokens)
+    return pick
+
+
+def _under_share(group: _Moved, tenant: _Moved, slots: int) -> bool:
+    part = group.level.shares.of(group.weight, group.name, slots)
+    return all(
+        node.level.shares.under(node.weight, node.name, whole, node.occupied)
+        for node, whole in ((group, slots), (tenant, part))
+    )
+
+
+class _Moved:
+    """A node that picks have passed through; what they did not change is the node's own."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._taken = 0
+        self._below: dict[str, _Siblings] = {}
+        self.gone: set[int] = set()
+        """Of a key: the requests that have been picked."""
+        self.score = node.score
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._below:
+            return self._below[name]
+        return getattr(self._node, name)
+
+    @property
+    def occupied(self) -> int:
+        return self._node.occupied + self._taken
+
+    def take(self, tokens: int) -> None:
+        self.score += tokens * SCORE_UNIT // self._node.weight
+        self._taken += 1
+
+    def below(self, name: str) -> _Siblings:
+        """Its tenants or keys."""
+        return self._below.setdefault(name, _Siblings(getattr(self._node, name)))
+
+    def next(self, pool: Pool) -> Waiter | None:
+        """Of a key: the request that goes next."""
+        return self._oldest() if self.gone else pool.head(cast(Key, self._node))
+
+    def _oldest(self) -> Waiter | None:
+        """Of a key: the request that has waited for longest, which it stands for."""
+        queue = cast(Key, self._node).queue
+        return next((queue[request] for request in queue if request not in self.gone), None)
+
+    def request(self) -> int | None:
+        """What it contends with; None: it does not."""
+        node = self._node
+        if node.blocked or (node.cap is not None and self.occupied >= node.cap):
+            return None
+        for siblings in self._below.values():
+            return siblings.head()
+        waiter = self._oldest()
+        return None if waiter is None else waiter.request
+
+
+class _Siblings:
+    """A level with some of its nodes moved. Answers what an `Order` asks of one."""
+
+    def __init__(self, level: Level[Any]) -> None:
+        self._level = level
+        self._moved: dict[str, _Moved] = {}
+        self.shares = level.shares
+
+    def moved(self, node: Any) -> _Moved:
+        """The node, to be moved."""
+        known = self._moved.get(node.id)
+        if known is None:
+            known = self._moved[node.id] = _Moved(node)
+        return known
+
+    def in_order(self) -> Iterator[Any]:
+        stay = (entry for entry in self._level.contenders if entry[2].id not in self._moved)
+        return (node for _, _, node in merge(stay, self._entries(), key=_place))
+
+    def first(self) -> Any | None:
+        return next(self.in_order(), None)
+
+    def head(self) -> int | None:
+        stay = (entry for entry in self._level.contenders if entry[2].id not in self._moved)
+        entry = next(merge(stay, self._entries(), key=_place), None)
+        return None if entry is None else entry[1]
+
+    def _entries(self) -> list[tuple[int, int, Any]]:
+        entries = (
+            (node.score, request, node)
+            for node in self._moved.values()
+            if (request := node.request()) is not None
+        )
+        return sorted(entries, key=_place)
+
+
+def _place(entry: tuple[int, int, Any]) -> tuple[int, int]:
+    return entry[:2]
