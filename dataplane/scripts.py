@@ -9,7 +9,6 @@ deadline.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from shared.redis import Command, RedisUnavailable, round_trip
+from shared.redis import Command, Patience, RedisUnavailable, dial_anew, round_trip
 
 HEADINGS: Final = ("Purpose:", "KEYS:", "ARGV:", "Returns:", "Safe to repeat?")
 _INCLUDE: Final = re.compile(r"^-- #include (\w+)$", re.MULTILINE)
@@ -95,9 +94,10 @@ class RedisScripts:
         """
         try:
             # Two round trips at most, in the time of one.
-            async with asyncio.timeout(self._secs):
+            async with Patience(self._secs):
                 return await self._run(calls)
         except TimeoutError as error:
+            dial_anew(self._redis)
             raise RedisUnavailable("no answer from Redis in time") from error
 
     async def _run(self, calls: Sequence[ScriptCall]) -> list[Any]:

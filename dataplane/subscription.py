@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from redis.asyncio.client import PubSub, Redis
 
-from shared.redis import BROKEN
+from shared.redis import BROKEN, Patience
 
 RECONNECT_SECS: Final = 1.0
 
@@ -69,7 +69,7 @@ class Subscription:
     @asynccontextmanager
     async def _subscribed(self) -> AsyncIterator[PubSub]:
         async with aclosing(self._redis.pubsub()) as subscription:
-            async with asyncio.timeout(self._secs):
+            async with Patience(self._secs):
                 await subscription.subscribe(self._channel)
                 while (await _next(subscription))["type"] != "subscribe":
                     pass
@@ -81,7 +81,7 @@ class Subscription:
                 async with asyncio.timeout(self._quiet):
                     message = await _next(subscription)
             except TimeoutError:
-                async with asyncio.timeout(self._secs):
+                async with Patience(self._secs):
                     await subscription.ping()
                     message = await _next(subscription)
             if message["type"] == "message":

@@ -3,7 +3,7 @@
 redis-py repeats a command that timed out, ten times unless told otherwise, and takes its timeouts
 from the URL's query string if they stand there. Neither is wanted: a claim may be sent once only,
 and whoever waits for it has a deadline. So retries are off whatever the URL says, and the deadline
-is one `asyncio.timeout` around the whole call: waiting for a connection, opening it, sending and
+is one block around the whole call (`Patience`): waiting for a connection, opening it, sending and
 reading. The library discards the connection of a call that is cut off, so that a late reply never
 reaches the next caller; `tests/lua/test_client.py` holds it to that.
 """
@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any, Final
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 
 CONNECTIONS: Final = 16
@@ -28,6 +29,9 @@ BROKEN: Final = (RedisError, OSError, RuntimeError)
 """What a call raises on a connection that has ended. uvloop says it with a RuntimeError where the
 other side reset the connection between two calls, or before the first."""
 
+TICK_SECS: Final = 0.05
+"""How finely a deadline tells the time in which the loop turned from that in which it did not."""
+
 Command = Sequence[str | int | bytes]
 
 
@@ -36,7 +40,15 @@ class RedisUnavailable(Exception):
 
 
 class _Pool(BlockingConnectionPool):
-    """Gives every connection back, whoever is cancelled while it does."""
+    """Gives every connection back, whoever is cancelled while it does, and no dead one out."""
+
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        writer = connection._writer
+        # The library looks for an end of the connection, not for a reset.
+        was_reset = writer is not None and writer.transport.is_closing()
+        if was_reset or connection.should_reconnect():  # type: ignore[no-untyped-call]
+            await connection.disconnect(nowait=True)
+        await super().ensure_connection(connection)
 
     async def release(self, connection: AbstractConnection) -> None:
         await asyncio.shield(self._release(connection))
@@ -74,18 +86,72 @@ def client(url: str, *, connections: int = CONNECTIONS, name: str | None = None)
     return Redis.from_pool(_Pool(**options))
 
 
+class Patience:
+    """`asyncio.timeout` for an answer from elsewhere: raises `TimeoutError` after `secs` seconds in
+    which the loop turned.
+
+    While the loop stands still (a process that is stopped, or starved of its processor) an answer
+    that has come cannot be read. To count that time would be to take one's own absence for the
+    server's, and to throw away what it said. So the time is counted in ticks, and of a tick that
+    comes late only its own length counts.
+    """
+
+    __slots__ = ("_left", "_limit", "_loop", "_tick")
+
+    def __init__(self, secs: float) -> None:
+        self._left = secs
+        self._limit: Final = asyncio.timeout(None)
+
+    async def __aenter__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._limit.__aenter__()
+        self._wait()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._tick.cancel()
+        await self._limit.__aexit__(kind, error, traceback)
+
+    def _wait(self) -> None:
+        step = min(self._left, TICK_SECS)
+        self._left -= step
+        then = self._wait if self._left > 0 else self._end
+        self._tick = self._loop.call_later(step, then)
+
+    def _end(self) -> None:
+        self._limit.reschedule(self._loop.time())
+
+
+def dial_anew(redis: Redis) -> None:
+    """Have calls from now on go to whoever answers now under the server's name: after a failure it
+    may be another than at the other end of the connections there are.
+    """
+    pool = redis.connection_pool
+    for connection in (*pool._available_connections, *pool._in_use_connections):
+        connection.mark_for_reconnect()  # type: ignore[no-untyped-call]
+
+
 async def round_trip(redis: Redis, commands: Sequence[Command], *, secs: float) -> list[Any]:
-    """Send commands together and read their replies, in order, in `secs` altogether.
+    """Send commands together and read their replies, in order; `secs` is for all: see `Patience`.
 
     A command that Redis refuses has its `ResponseError` in place of a reply; the others are carried
     out all the same. Raises `RedisUnavailable`; then any of them may have been, or may yet be.
     """
     try:
-        async with asyncio.timeout(secs), redis.pipeline(transaction=False) as pipeline:
+        async with Patience(secs), redis.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
-            return list(await pipeline.execute(raise_on_error=False))
+            replies = list(await pipeline.execute(raise_on_error=False))
     except TimeoutError as error:
+        dial_anew(redis)
         raise RedisUnavailable(f"no answer from Redis in {secs * 1000:.0f} ms") from error
     except BROKEN as error:
+        dial_anew(redis)
         raise RedisUnavailable(f"Redis: {type(error).__name__}: {error}") from error
+    if any(isinstance(reply, ReadOnlyError) for reply in replies):
+        dial_anew(redis)
+    return replies

@@ -357,7 +357,6 @@ class FleetBudgets:
                 self._renew_now.clear()
                 continue
             await self._pause(self._stopping, self._retry_secs)
-            await self._books.reconnect()
             if await self._renew():
                 self._return()
 

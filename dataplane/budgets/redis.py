@@ -135,10 +135,6 @@ class RedisBooks:
             }
         return unknown
 
-    async def reconnect(self) -> None:
-        """Have the next call go to whoever answers now under the server's name."""
-        await self._redis.connection_pool.disconnect(inuse_connections=False)
-
     async def close(self) -> None:
         await self._trips.stop()
         await self._redis.aclose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -52,3 +53,8 @@ async def until(holds: Callable[[], Awaitable[object]]) -> None:
             return
         await asyncio.sleep(0.01)
     raise TimeoutError("it never came to hold")
+
+
+def stand_still(secs: float) -> None:
+    """What being stopped, or starved of its processor, does to a process."""
+    time.sleep(secs)

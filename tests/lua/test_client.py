@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from obleth.server import run
 from shared import redis as shared_redis
 from shared.redis import RedisUnavailable, round_trip
 from tests.faults.link import FAIR, Links, Weather
+from tests.lua.parts import stand_still
 from tests.redis_server import PATIENT_SECS, Server, server
 
 SLOW = "local n = redis.call('INCR', KEYS[1]); local at = 0; while at < 4e7 do at = at + 1 end"
@@ -119,3 +121,60 @@ def test_connections_reset_as_soon_as_they_stand_are_told_as_unavailable_on_the_
                 await round_trip(redis, [("PING",)], secs=PATIENT_SECS)
 
     run(try_often())
+
+
+@pytest.mark.parametrize("loop", [run, asyncio.run])
+def test_connections_that_were_reset_while_nobody_used_them_are_not_used_again(
+    tmp_path: Path, loop: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    async def ask_reset_ask() -> None:
+        async with Links() as links, server(tmp_path) as own:
+            link = await links.open(own.port, seed=1)
+            async with shared_redis.client(f"redis://127.0.0.1:{link.port}/0") as redis:
+                for _ in range(3):
+                    calls = [round_trip(redis, [("PING",)], secs=PATIENT_SECS) for _ in range(9)]
+                    assert await asyncio.gather(*calls) == [[True]] * 9
+                    await links.cut(link)
+                    await asyncio.sleep(0.05)
+
+    loop(ask_reset_ask())
+
+
+async def test_after_a_failure_calls_go_to_whoever_answers_now_under_the_name(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    async with (
+        Links() as links,
+        server(tmp_path / "old") as old,
+        server(tmp_path / "new") as new,
+        shared_redis.client(old.url) as to_old,
+    ):
+        link = await links.open(old.port, seed=1)
+        async with shared_redis.client(f"redis://127.0.0.1:{link.port}/0") as redis:
+            calls = [round_trip(redis, [("INCR", "n")], secs=PATIENT_SECS) for _ in range(9)]
+            await asyncio.gather(*calls)
+            link.to = new.port
+            await to_old.replicaof("127.0.0.1", str(new.port))
+            (refused,) = await round_trip(redis, [("INCR", "n")], secs=PATIENT_SECS)
+            assert isinstance(refused, ReadOnlyError)
+            calls = [round_trip(redis, [("INCR", "m")], secs=PATIENT_SECS) for _ in range(9)]
+            assert sorted(await asyncio.gather(*calls)) == [[n] for n in range(1, 10)]
+
+
+@pytest.mark.parametrize("loop", [run, asyncio.run])
+def test_an_answer_that_came_while_the_loop_stood_still_is_read(
+    tmp_path: Path, loop: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    async def ask_and_stand_still() -> None:
+        async with server(tmp_path) as own, shared_redis.client(own.url) as redis:
+            await round_trip(redis, [("PING",)], secs=PATIENT_SECS)
+            for turns in range(5):
+                call = asyncio.create_task(round_trip(redis, [("ECHO", "heard")], secs=0.2))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                stand_still(0.4)
+                assert await call == ["heard"]
+
+    loop(ask_and_stand_still())

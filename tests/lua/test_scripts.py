@@ -18,7 +18,7 @@ from dataplane.admission.slots.redis import (
 from dataplane.admission.slots.scripts import SlotScripts
 from dataplane.scripts import MalformedScript, load, parse
 from shared import redis as shared_redis
-from tests.lua.parts import KEYS, claim, held, replica, two, until
+from tests.lua.parts import KEYS, claim, held, replica, stand_still, two, until
 from tests.redis_server import PATIENT_SECS, Server
 
 POOL, TENANT, KEY = KEYS.sets("m", "t", "k")
@@ -99,6 +99,20 @@ async def test_a_grant_whose_answer_was_lost_is_given_back_by_the_next_heartbeat
     assert await other.exchange([], [claim("b", pool_size=1)]) == [Answer.POOL]
     assert (await hurried.heartbeat([])).repaired == 1
     assert await other.exchange([], [claim("c", pool_size=1)]) == [GRANTED]
+
+
+async def test_a_grant_read_only_after_its_lease_has_ended_is_worth_nothing(redis: Redis) -> None:
+    _, other = await two(redis)
+    one = replica(redis, "one", ttl=0.2)
+    for turns in range(1, 7):
+        await one.heartbeat([])
+        call = asyncio.create_task(one.exchange([], [claim(f"a{turns}", pool_size=1)]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        stand_still(0.25)
+        assert await asyncio.gather(call, return_exceptions=True) != [[GRANTED]]
+        assert await other.exchange([], [claim("b", pool_size=1)]) == [GRANTED]
+        await other.exchange([held("b")], [])
 
 
 async def test_a_cancelled_exchange_leaves_nothing_behind_after_the_next_heartbeat(

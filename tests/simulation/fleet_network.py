@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from dataplane.admission.slots.port import SlotsUnavailable
 from dataplane.scripts import ScriptCall
+from shared.redis import Patience
 from tests.simulation.fleet_time import Loop, Time
 from tests.simulation.redis_model import RedisModel, WrongType
 
@@ -158,7 +159,7 @@ class Link:
         trip = Trip(calls, self._loop.create_future())
         self._send(trip)
         try:
-            async with asyncio.timeout(ANSWER_SECS):
+            async with Patience(ANSWER_SECS):
                 return await trip.answered
         except TimeoutError as error:
             raise SlotsUnavailable("no answer in time") from error

@@ -20,6 +20,7 @@ the books, and only then does it count as asserted.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -99,9 +100,12 @@ class RedisSlots:
         self._in_flight |= ids
         self._young |= ids
         lost = True
+        began = asyncio.get_running_loop().time()
         try:
             calls = [*self._release_calls(releases), *self._claim_calls(claims)]
             replies = await self._scripts.run(calls)
+            if asyncio.get_running_loop().time() - began >= self._ttl_ms / 1000:
+                raise SlotsUnavailable("this replica stood still; what it was granted has lapsed")
             claimed = replies[len(replies) - _batch_count(claims) :]
             answers = [Answer(reply[0]) for batch in claimed for reply in batch]
             lost = False
