@@ -25,9 +25,11 @@ check: setup ## format, lint, types and import contracts, without running anythi
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-setup: .venv/.ready ## .venv with exactly what uv.lock names
+setup: .venv/.ready ## .venv and browser libraries, exactly what the lock files name
 
-.venv/.ready: pyproject.toml uv.lock deploy/dev/setup
+LIBRARIES := controlplane/dashboard/package-lock.json deploy/vendor.py
+
+.venv/.ready: pyproject.toml uv.lock deploy/dev/setup $(LIBRARIES)
 	@deploy/dev/setup
 	@touch $@
 
@@ -51,5 +53,6 @@ clean-room: setup ## build the release, install it elsewhere, and run the demo f
 	$(BIN)/python -m deploy.dev.clean_room
 
 clean: ## remove what the other targets made here
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build \
+		controlplane/dashboard/node_modules controlplane/dashboard/static/vendor
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,10 +9,14 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi.security import HTTPBearer
+from starlette._utils import get_route_path
+from starlette.routing import Match, Mount
+from starlette.types import Scope
 
 from controlplane import problems
 from controlplane.admin_auth import AdminAuth, Tokens
 from controlplane.audit.router import router as audit_router
+from controlplane.dashboard.app import Dashboard
 from controlplane.dependencies import Provided
 from controlplane.endpoints.router import router as endpoints_router
 from controlplane.endpoints.service import EndpointService
@@ -115,12 +119,14 @@ def build(
         encryption_keys=settings.encryption_keys(),
     )
     shown = described(settings) if effective is None else effective
-    app = _app(
-        Tokens(
-            settings.admin_token.get_secret_value(),
-            None if settings.viewer_token is None else settings.viewer_token.get_secret_value(),
-        )
+    admin_token = settings.admin_token.get_secret_value()
+    viewer = settings.viewer_token
+    viewer_token = None if viewer is None else viewer.get_secret_value()
+    app = _app(Tokens(admin_token, viewer_token))
+    dashboard = Dashboard(
+        app, admin_token=admin_token, viewer_token=viewer_token, version=app.version
     )
+    app.router.routes.append(_Pages("", dashboard.app))
     app.state.provided = Provided(
         database,
         store,
@@ -154,19 +160,19 @@ def _app(tokens: Tokens) -> FastAPI:
     for router in ROUTERS:
         api.include_router(router)
 
-    @app.get("/", include_in_schema=False)
-    async def index() -> dict[str, str]:
-        """Where things are, for whoever opens the address; the dashboard's pages go here."""
-        return {
-            "name": f"obleth {app.version} control plane",
-            "management_api": API,
-            "description": f"{API}/openapi.json",
-            "health": f"{API}/health",
-        }
-
     @api.get("/openapi.json", include_in_schema=False)
     async def openapi(request: Request) -> dict[str, Any]:
         return app.openapi()
 
     app.include_router(api)
     return app
+
+
+class _Pages(Mount):
+    """The dashboard: every path that is not the API's, whose unknown paths stay its own."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path = get_route_path(scope)
+        if path == API or path.startswith(f"{API}/"):
+            return Match.NONE, {}
+        return super().matches(scope)

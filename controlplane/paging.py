@@ -42,6 +42,14 @@ class PageQuery(BaseModel):
     cursor: Annotated[str, Field(max_length=2000)] | None = None
 
 
+class SearchQuery(PageQuery):
+    """A list of things with names."""
+
+    search: Annotated[str, Field(max_length=200)] | None = Field(
+        None, description="Part of the name, in any case."
+    )
+
+
 async def fetch(
     session: AsyncSession,
     statement: Select[R],

@@ -8,6 +8,7 @@ tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -157,3 +158,28 @@ class ModelPolicy:
 def effective_weight(weight: int, admission_weight: int) -> int:
     """A tenant's weight in a pool: weight × admission weight / 100, rounded half up, at least 1."""
     return max(1, (weight * admission_weight + 50) // 100)
+
+
+def split(slots: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """Each name's whole slots out of `slots`; the parts add up to `slots` unless there are no
+    names.
+
+    By largest remainder; where there is room, whoever is worth less than a slot gets exactly one.
+    `dataplane.scheduler.shares` has the rule in full.
+    """
+    shares: dict[str, int] = {}
+    left, total = slots, sum(weights.values())
+    contest = sorted(weights)
+    if len(weights) <= slots:
+        for name in sorted(weights, key=weights.__getitem__):
+            if weights[name] * left >= total:
+                break
+            shares[name] = 1
+            left, total = left - 1, total - weights[name]
+        contest = [name for name in contest if name not in shares]
+    parts = {name: divmod(weights[name] * left, total) for name in contest}
+    leftover = left - sum(whole for whole, _ in parts.values())
+    by_remainder = sorted(contest, key=lambda name: -parts[name][1])
+    for rank, name in enumerate(by_remainder):
+        shares[name] = parts[name][0] + (1 if rank < leftover else 0)
+    return shares

@@ -19,9 +19,12 @@ class GroupRepository:
     async def get(self, name: str) -> GroupRow | None:
         return await self._session.get(GroupRow, name)
 
-    async def page(self, query: paging.PageQuery) -> tuple[Sequence[GroupRow], str | None]:
+    async def page(self, query: paging.SearchQuery) -> tuple[Sequence[GroupRow], str | None]:
         """By name."""
-        return await paging.fetch(self._session, select(GroupRow), [GroupRow.name], query)
+        statement = select(GroupRow)
+        if query.search is not None:
+            statement = statement.where(GroupRow.name.icontains(query.search, autoescape=True))
+        return await paging.fetch(self._session, statement, [GroupRow.name], query)
 
     async def count_tenants(self, name: str) -> int:
         members = select(func.count()).select_from(TenantRow).where(TenantRow.group_name == name)

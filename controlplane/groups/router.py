@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response, status
 from controlplane.dependencies import Changing, Store, provided
 from controlplane.groups.schemas import GroupCreate, GroupPatch, GroupView
 from controlplane.groups.service import GroupService
-from controlplane.paging import Page, PageQuery
+from controlplane.paging import Page, SearchQuery
 from controlplane.preconditions import tagged
 from controlplane.routes import ApiRoute
 
@@ -19,7 +19,7 @@ Groups = Annotated[GroupService, provided(GroupService)]
 
 @router.get("")
 async def list_groups(
-    query: Annotated[PageQuery, Query()], store: Store, groups: Groups
+    query: Annotated[SearchQuery, Query()], store: Store, groups: Groups
 ) -> Page[GroupView]:
     async with store.reading() as session:
         return await groups.page(session, query)

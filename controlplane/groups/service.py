@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from controlplane.groups.repository import GroupRepository
 from controlplane.groups.schemas import GroupCreate, GroupPatch, GroupView
-from controlplane.paging import Page, PageQuery
+from controlplane.paging import Page, SearchQuery
 from controlplane.policy_store import Change
 from controlplane.problems import InUse, NameTaken, NotFound
 from shared import policy
@@ -17,7 +17,7 @@ _KIND = "group"
 
 
 class GroupService:
-    async def page(self, session: AsyncSession, query: PageQuery) -> Page[GroupView]:
+    async def page(self, session: AsyncSession, query: SearchQuery) -> Page[GroupView]:
         rows, cursor = await GroupRepository(session).page(query)
         return Page(items=[GroupView.of(row) for row in rows], next_cursor=cursor)
 

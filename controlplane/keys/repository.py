@@ -27,6 +27,8 @@ class KeyRepository:
         statement = select(KeyRow)
         if query.tenant_id is not None:
             statement = statement.where(KeyRow.tenant_id == query.tenant_id)
+        if query.search is not None:
+            statement = statement.where(KeyRow.name.icontains(query.search, autoescape=True))
         return await paging.fetch(self._session, statement, [KeyRow.id], query)
 
     async def delete(self, row: KeyRow) -> None:

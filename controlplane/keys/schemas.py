@@ -19,7 +19,7 @@ from controlplane.fields import (
     Weight,
     kept,
 )
-from controlplane.paging import PageQuery
+from controlplane.paging import SearchQuery
 from shared import policy, tables
 from shared.policy import BudgetPeriod
 
@@ -41,7 +41,7 @@ class KeyPatch(KeyFields):
     name: Name = Field(default_factory=kept)
 
 
-class KeyQuery(PageQuery):
+class KeyQuery(SearchQuery):
     tenant_id: Id | None = None
 
 

@@ -24,9 +24,12 @@ class ModelRepository:
         found = await self._session.scalars(select(ModelRow).where(ModelRow.name.in_(list(names))))
         return {row.name: row for row in found}
 
-    async def page(self, query: paging.PageQuery) -> tuple[Sequence[ModelRow], str | None]:
+    async def page(self, query: paging.SearchQuery) -> tuple[Sequence[ModelRow], str | None]:
         """In the order in which they were made."""
-        return await paging.fetch(self._session, select(ModelRow), [ModelRow.id], query)
+        statement = select(ModelRow)
+        if query.search is not None:
+            statement = statement.where(ModelRow.name.icontains(query.search, autoescape=True))
+        return await paging.fetch(self._session, statement, [ModelRow.id], query)
 
     async def all(self) -> Sequence[ModelRow]:
         return (await self._session.scalars(select(ModelRow).order_by(ModelRow.id))).all()

@@ -16,7 +16,7 @@ from controlplane.models.schemas import (
 )
 from controlplane.models.service import ModelService
 from controlplane.models.transfer import Export, Import, ImportResult, TransferService
-from controlplane.paging import Page, PageQuery
+from controlplane.paging import Page, SearchQuery
 from controlplane.preconditions import tag, tagged
 from controlplane.routes import ApiRoute
 
@@ -27,7 +27,7 @@ Transfer = Annotated[TransferService, provided(TransferService)]
 
 @router.get("")
 async def list_models(
-    query: Annotated[PageQuery, Query()], store: Store, models: Models
+    query: Annotated[SearchQuery, Query()], store: Store, models: Models
 ) -> Page[ModelView]:
     async with store.reading() as session:
         return await models.page(session, query)

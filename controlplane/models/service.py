@@ -16,7 +16,7 @@ from controlplane.models.schemas import (
     SessionAffinity,
     SessionAffinityView,
 )
-from controlplane.paging import Page, PageQuery
+from controlplane.paging import Page, SearchQuery
 from controlplane.policy_store import Change
 from controlplane.problems import FieldError, Invalid, NameTaken, NotFound
 from controlplane.tenants.service import TenantService
@@ -43,7 +43,7 @@ class ModelService:
         self._tenants = tenants
         self._gateway = gateway
 
-    async def page(self, session: AsyncSession, query: PageQuery) -> Page[ModelView]:
+    async def page(self, session: AsyncSession, query: SearchQuery) -> Page[ModelView]:
         models = ModelRepository(session)
         rows, cursor = await models.page(query)
         aliases = await models.aliases(row.id for row in rows)

@@ -29,6 +29,8 @@ class TenantRepository:
         statement = select(TenantRow)
         if query.group is not None:
             statement = statement.where(TenantRow.group_name == query.group)
+        if query.search is not None:
+            statement = statement.where(TenantRow.name.icontains(query.search, autoescape=True))
         return await paging.fetch(self._session, statement, [TenantRow.id], query)
 
     async def has_group(self, name: str) -> bool:

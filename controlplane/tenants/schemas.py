@@ -19,7 +19,7 @@ from controlplane.fields import (
     kept,
     takes,
 )
-from controlplane.paging import PageQuery
+from controlplane.paging import SearchQuery
 from shared import policy, tables
 from shared.policy import BudgetPeriod
 
@@ -54,7 +54,7 @@ class TenantPatch(TenantFields):
     name: Name = Field(default_factory=kept)
 
 
-class TenantQuery(PageQuery):
+class TenantQuery(SearchQuery):
     group: Name | None = None
 
 

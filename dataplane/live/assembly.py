@@ -8,7 +8,7 @@ from typing import Final, Literal
 from dataplane import live_view
 from dataplane.live.verdicts import Verdicts, effective_size, judge
 from dataplane.live_view import PoolView, ReplicaView
-from dataplane.scheduler.shares import split
+from shared import policy
 from shared.live_state import (
     NEXT_IN_LINE,
     LiveGroup,
@@ -123,7 +123,9 @@ def _pool(
 def _groups(
     pool: PoolView, verdicts: Verdicts, slots: int, by_group: bool
 ) -> tuple[LiveGroup, ...]:
-    caps = split(slots, {group.name: group.weight for group in pool.groups}) if by_group else {}
+    caps = (
+        policy.split(slots, {group.name: group.weight for group in pool.groups}) if by_group else {}
+    )
     return tuple(
         LiveGroup(
             name=group.name,

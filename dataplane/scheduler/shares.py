@@ -13,39 +13,17 @@ order (Hamilton's method). Two rules on top:
 All arithmetic is on integers: quotas are compared by their numerators, so no rounding error can
 move a slot.
 
-`split` is the definition, linear in the number of siblings: for pages and previews. `Shares`
-answers for one sibling at a time and stays fast while siblings come and go: its work grows with
-the distinct weights worth a whole slot, of which there are never more than slots, and with the
-logarithm of the number of siblings.
+`shared.policy.split` is the definition, linear in the number of siblings. `Shares` answers for one
+sibling at a time and stays fast while siblings come and go: its work grows with the distinct
+weights worth a whole slot, of which there are never more than slots, and with the logarithm of the
+number of siblings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sortedcontainers import SortedList
-
-
-def split(slots: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """Each name's whole slots out of `slots`; the parts add up to `slots` unless there are no
-    names."""
-    shares: dict[str, int] = {}
-    left, total = slots, sum(weights.values())
-    contest = sorted(weights)
-    if len(weights) <= slots:
-        for name in sorted(weights, key=weights.__getitem__):
-            if weights[name] * left >= total:
-                break
-            shares[name] = 1
-            left, total = left - 1, total - weights[name]
-        contest = [name for name in contest if name not in shares]
-    parts = {name: divmod(weights[name] * left, total) for name in contest}
-    leftover = left - sum(whole for whole, _ in parts.values())
-    by_remainder = sorted(contest, key=lambda name: -parts[name][1])
-    for rank, name in enumerate(by_remainder):
-        shares[name] = parts[name][0] + (1 if rank < leftover else 0)
-    return shares
 
 
 @dataclass(frozen=True, slots=True)

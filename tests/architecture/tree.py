@@ -15,7 +15,12 @@ TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".lua", ".html", ".js", "
 
 def modules(*packages: str) -> list[Path]:
     """Every Python module of the given packages (all four by default)."""
-    return sorted(path for name in packages or PACKAGES for path in (ROOT / name).rglob("*.py"))
+    return sorted(
+        path
+        for name in packages or PACKAGES
+        for path in (ROOT / name).rglob("*.py")
+        if not NOT_OURS & set(path.relative_to(ROOT).parts)
+    )
 
 
 def texts() -> Iterator[Path]:

@@ -85,3 +85,17 @@ async def test_a_cursor_with_an_impossible_value_is_refused(api: Api) -> None:
     ):
         params = {"cursor": _cursor(value)}
         assert fields(await api.get(path, params=params, expect=422)) == {"cursor"}
+
+
+async def test_lists_of_named_things_can_be_searched_by_part_of_the_name(api: Api) -> None:
+    for name in ("Vision", "re-vision", "100% vis_ion", "other"):
+        await api.group(name)
+        tenant = await api.tenant(name)
+        await api.key(tenant["id"], name)
+        await api.model(name)
+    for path in ("/groups", "/tenants", "/keys", "/models"):
+        found = {one["name"] for one in await api.items(path, search="viSion")}
+        assert found == {"Vision", "re-vision"}
+        assert {one["name"] for one in await api.items(path, search="%")} == {"100% vis_ion"}
+        assert {one["name"] for one in await api.items(path, search="s_i")} == {"100% vis_ion"}
+        await api.get(path, params={"search": "x" * 201}, expect=422)

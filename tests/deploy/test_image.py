@@ -41,7 +41,8 @@ def test_the_image_is_made_of_everything_that_is_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     described = {"pyproject.toml", "uv.lock", project["project"]["readme"], "LICENSE"}
-    assert _copied() == {*packages, *described}
+    building = {project["tool"]["hatch"]["build"]["hooks"]["custom"]["path"], "deploy/vendor.py"}
+    assert _copied() == {*packages, *described, *building}
     assert all((ROOT / name).exists() for name in _copied())
 
 

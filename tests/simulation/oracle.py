@@ -12,8 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from dataplane.scheduler.events import Arrived, PoolPolicy
-from dataplane.scheduler.shares import split
-from shared.policy import KeyPolicy
+from shared.policy import KeyPolicy, split
 
 Path = tuple[str, ...]
 """A node's place: (group,), (group, tenant) or (group, tenant, key)."""

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataplane.scheduler.shares import Shares, split
+from dataplane.scheduler.shares import Shares
+from shared.policy import split
 
 WEIGHTS = st.dictionaries(
     st.text("abcdefgh", min_size=1, max_size=3),

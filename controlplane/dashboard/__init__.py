@@ -1,0 +1,1 @@
+"""The dashboard: pages for operators, a client of the Management API in the same process."""

@@ -1,0 +1,89 @@
+"""Who runs and waits, and why: all pools, one pool, and the replicas that serve them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Final
+
+from starlette.responses import JSONResponse, Response
+
+from controlplane.dashboard.api import Json, Refused
+from controlplane.dashboard.live import Live
+from controlplane.dashboard.visit import Visit
+
+TENANTS: Final = 50
+"""Of a pool, on one page."""
+KEYS: Final = 20
+"""Of a tenant in a pool."""
+
+
+async def show(visit: Visit) -> Response:
+    """All pools, or the one that `?pool=` names."""
+    live = await Live.of(visit.api, visit.query("replica"))
+    models = await visit.api.everything("/models")
+    chosen = visit.query("pool")
+    if chosen:
+        return _pool(visit, live, models, chosen)
+    busy = {pool["model"] for pool in live.pools}
+    idle = [model for model in models if model["name"] not in busy]
+    return visit.page("fairshare.html", live=live, idle=idle)
+
+
+async def bars(visit: Visit) -> Response:
+    """The cells of every pool's bar, for the page to follow."""
+    live = await Live.of(visit.api, visit.query("replica"))
+    return JSONResponse(
+        {"problem": live.problem, "bars": [asdict(live.bar(pool)) for pool in live.pools]}
+    )
+
+
+async def history(visit: Visit) -> Response:
+    """What the API remembers, with each group's colour."""
+    wanted = {name: visit.query(name) for name in ("model", "since_ms", "replica")}
+    found = await visit.api.get("/fairshare/history", **wanted)
+    live = await Live.of(visit.api, visit.query("replica"))
+    names = sorted({name for point in found["points"] for name in point["groups"]})
+    return JSONResponse({**found, "colours": [(name, live.colour(name)) for name in names]})
+
+
+async def replicas(visit: Visit) -> Response:
+    """Who serves; what they serve is not known while nobody answers."""
+    try:
+        found = await visit.api.get("/replicas")
+    except Refused as refused:
+        return visit.page("replicas.html", replicas=[], problem=refused.detail)
+    return visit.page("replicas.html", replicas=found["items"], problem=None)
+
+
+def _pool(visit: Visit, live: Live, models: list[Json], chosen: str) -> Response:
+    pool = live.pool(chosen)
+    model = next((model for model in models if model["name"] == chosen), None)
+    search = visit.query("search")
+    tenants = [
+        tenant
+        for tenant in (pool["tenants"] if pool else ())
+        if search.casefold() in tenant["name"].casefold()
+    ]
+    start = min(_whole(visit.query("start")), max(0, len(tenants) - 1))
+    keys: dict[str, list[Json]] = {}
+    for key in pool["keys"] if pool else ():
+        keys.setdefault(key["tenant_id"], []).append(key)
+    status = 200 if pool or model or not live.state else 404
+    return visit.page(
+        "pool.html",
+        status,
+        live=live,
+        chosen=chosen,
+        pool=pool,
+        model=model,
+        search=search,
+        tenants=tenants[start : start + TENANTS],
+        number=len(tenants),
+        start=start,
+        keys=keys,
+        most_keys=KEYS,
+    )
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0

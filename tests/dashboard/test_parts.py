@@ -1,0 +1,142 @@
+"""Forms, bars, previews and how figures are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controlplane.dashboard import forms, rendering
+from controlplane.dashboard.api import Refused
+from controlplane.dashboard.forms import Form, Takes
+from controlplane.dashboard.live import CELLS, bar, colours
+from controlplane.dashboard.pages.groups import Part, cut
+
+FIELDS = {
+    "name": Takes.TEXT,
+    "weight": Takes.WHOLE,
+    "headroom": Takes.NUMBER,
+    "enabled": Takes.FLAG,
+    "aliases": Takes.LINES,
+    "allowed": Takes.OPTIONAL_LINES,
+    "expires_at": Takes.MOMENT,
+    "capacity.source": Takes.OPTIONAL_TEXT,
+}
+
+
+def test_what_is_blank_takes_its_default() -> None:
+    assert forms.to_json(FIELDS, {}) == {
+        "name": "",
+        "weight": None,
+        "headroom": None,
+        "enabled": False,
+        "aliases": [],
+        "allowed": None,
+        "expires_at": None,
+        "capacity": {"source": None},
+    }
+
+
+def test_a_form_shows_what_the_api_gave_and_gives_it_back() -> None:
+    thing = {
+        "name": "a",
+        "weight": 100,
+        "headroom": 1.5,
+        "enabled": True,
+        "aliases": ["b", "c"],
+        "allowed": ["d"],
+        "expires_at": "2030-01-31T12:00:00Z",
+        "capacity": {"source": "dns"},
+    }
+    assert forms.to_json(FIELDS, forms.to_text(FIELDS, thing)) == thing
+
+
+@pytest.mark.parametrize("text", ["ten", "1.5", "nan", "9" * 5000, "1 0"])
+def test_what_is_no_number_goes_to_the_api_as_it_is(text: str) -> None:
+    assert forms.to_json({"weight": Takes.WHOLE}, {"weight": text}) == {"weight": text}
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e999"])
+def test_numbers_that_json_does_not_have_go_as_text(text: str) -> None:
+    assert forms.to_json({"headroom": Takes.NUMBER}, {"headroom": text}) == {"headroom": text}
+
+
+def refused(*errors: tuple[str, str]) -> Refused:
+    fields = [{"field": name, "detail": detail} for name, detail in errors]
+    return Refused({"status": 422, "detail": "in short", "errors": fields})
+
+
+def test_errors_stand_at_their_fields() -> None:
+    form = Form({"weight": "0"}).refused(
+        refused(("weight", "is low"), ("aliases.1", "is taken"), ("capacity.source", "is odd")),
+        FIELDS,
+    )
+    assert form.values == {"weight": "0"}
+    assert form.errors == {"weight": "is low", "aliases": "is taken", "capacity.source": "is odd"}
+    assert form.problem is None
+
+
+def test_errors_of_what_is_not_shown_are_told_all_the_same() -> None:
+    assert Form().refused(refused(("mode", "is odd")), FIELDS).problem == "mode is odd"
+    assert Form().refused(refused(), FIELDS).problem == "in short"
+
+
+def pool(size: int, held: int = 0, **running: int) -> Any:
+    groups = [{"name": name, "in_flight": number} for name, number in sorted(running.items())]
+    return {"model": "m", "size": size, "held": held, "groups": groups}
+
+
+def test_a_bar_has_one_cell_a_slot_by_group() -> None:
+    full = pool(8, held=1, api=1, chat=5)
+    assert bar(full, colours([full])).cells == ["g0", *["g1"] * 5, "held", "free"]
+
+
+def test_more_than_fits_is_counted_and_not_drawn() -> None:
+    shrunk = bar(pool(2, api=3, chat=1), {"api": 0, "chat": 1})
+    assert (shrunk.cells, shrunk.over) == (["g0", "g0"], 2)
+
+
+def test_a_cell_of_a_large_pool_stands_for_several_slots() -> None:
+    large = bar(pool(100_000, api=50_000), {"api": 0})
+    assert len(large.cells) <= CELLS
+    assert large.slots_each == 782
+    assert large.cells.count("g0") == pytest.approx(len(large.cells) / 2, abs=1)
+
+
+def test_an_empty_pool_has_no_cells() -> None:
+    assert bar(pool(0), {}).cells == []
+
+
+def test_groups_beyond_the_colours_share_the_last() -> None:
+    many = {"groups": [{"name": f"{number:02}"} for number in range(12)]}
+    assert list(colours([many]).values()) == [*range(8), 8, 8, 8, 8]
+
+
+def test_a_preview_tells_slots_before_and_after() -> None:
+    assert cut(8, {"chatbot": 500, "api": 50}, {"api": 500}) == [
+        Part("chatbot", 500, 7, 4),
+        Part("api", 500, 1, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (rendering.count, 12345, "12,345"),
+        (rendering.count, None, "–"),
+        (rendering.short, 8600, "8.6k"),
+        (rendering.short, 999_999, "1M"),
+        (rendering.short, 0, "0"),
+        (rendering.short, 12.345, "12.3"),
+        (rendering.decimal, 7.0, "7"),
+        (rendering.decimal, 6.66, "6.7"),
+        (rendering.milliseconds, 340, "340 ms"),
+        (rendering.milliseconds, 1234, "1.2 s"),
+        (rendering.milliseconds, 62_000, "1 min 02 s"),
+        (rendering.milliseconds, 3_600_000, "1 h 00 min"),
+        (rendering.milliseconds, 50 * 3_600_000, "2 d 2 h"),
+        (rendering.when, "2026-11-30T12:00:00+02:00", "2026-11-30 10:00:00"),
+    ],
+)
+def test_figures_are_written_short(write: Any, value: Any, text: str) -> None:
+    assert write(value) == text
