@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -19,6 +20,8 @@ FREE_PORTS = {
     "OBLETH_METRICS_LISTEN": "127.0.0.1:0",
 }
 START_SECS = 60
+LISTENING = r'"listening": \["([^"]+)"'
+"""Where the first listener is, in a log in JSON."""
 ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
@@ -30,7 +33,8 @@ class Process:
     """A running command. What it prints is kept; leaving the block stops it."""
 
     def __init__(self, *arguments: str, folder: Path, **environment: str) -> None:
-        self._errors = (folder / f"{'-'.join(arguments)}.log").open("w+")
+        self.log = folder / f"{'-'.join(arguments)}.log"
+        self._errors = self.log.open("w+")
         self.running = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=folder,
@@ -67,6 +71,16 @@ class Process:
         match = found()
         assert match, f"{pattern!r} was not printed: {self.lines} {self.errors()}"
         return match[1]
+
+    async def said(self, pattern: str) -> str:
+        """The first group of what it first says in its log that matches, waiting for it."""
+        for _ in range(100 * START_SECS):
+            text = await asyncio.to_thread(self.log.read_text)
+            if match := re.search(pattern, text):
+                return match[1]
+            assert self.running.poll() is None, f"it has ended: {text}"
+            await asyncio.sleep(0.01)
+        raise TimeoutError(f"{pattern} was not said: {text}")
 
     def errors(self) -> str:
         """What it has written to standard error."""

@@ -4,7 +4,6 @@ replica at once while Redis answers, and all the same when it does not."""
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack
@@ -14,14 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.processes import START_SECS, Process
+from tests.e2e.processes import LISTENING, Process
 from tests.redis_server import Server, server
 
 TOKEN = "admin-token-of-the-tests"
 HEARD_SECS = 1.0
 POLLED_SECS = 10.0
 REPLICAS = 2
-LISTENING = r'"listening": \["([^"]+)"'
 
 
 class Fleet:
@@ -32,9 +30,9 @@ class Fleet:
         api: httpx.AsyncClient,
         replicas: list[httpx.AsyncClient],
         redis: Server,
-        logs: list[Path],
+        processes: list[Process],
     ) -> None:
-        self.logs = logs
+        self.processes = processes
         self.api = api
         self.replicas = replicas
         self.redis = redis
@@ -85,15 +83,14 @@ async def fleet(postgres_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
         }
         with ExitStack() as processes:
 
-            def run(command: str, number: int = 0) -> Path:
+            def run(command: str, number: int = 0) -> Process:
                 folder = tmp_path / f"{command}{number}"
                 folder.mkdir()
-                processes.enter_context(Process(command, folder=folder, **environment))
-                return folder / f"{command}.log"
+                return processes.enter_context(Process(command, folder=folder, **environment))
 
-            address = await _said(run("controlplane"), LISTENING)
-            logs = [run("dataplane", number) for number in range(REPLICAS)]
-            addresses = [await _said(log, LISTENING) for log in logs]
+            address = await run("controlplane").said(LISTENING)
+            running = [run("dataplane", number) for number in range(REPLICAS)]
+            addresses = [await one.said(LISTENING) for one in running]
             api = await stack.enter_async_context(
                 httpx.AsyncClient(
                     base_url=f"http://{address}/api/v1",
@@ -108,17 +105,7 @@ async def fleet(postgres_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
                 )
                 for one in addresses
             ]
-            yield Fleet(api, clients, redis, logs)
-
-
-async def _said(log: Path, pattern: str) -> str:
-    """What a process says in its log, waiting for it to be said."""
-    for _ in range(100 * START_SECS):
-        text = await asyncio.to_thread(log.read_text)
-        if match := re.search(pattern, text):
-            return match[1]
-        await asyncio.sleep(0.01)
-    raise TimeoutError(f"{pattern} was not said: {text}")
+            yield Fleet(api, clients, redis, running)
 
 
 async def test_changes_reach_every_replica_with_redis_and_without(fleet: Fleet) -> None:
@@ -146,8 +133,8 @@ async def test_changes_reach_every_replica_with_redis_and_without(fleet: Fleet) 
     # And it is back, without anything it knew.
     await fleet.redis.start()
     await fleet.until(kept, 200, ["m1"])
-    for log in fleet.logs:
-        await _said(log, '"event": "(invalidations_heard_again)"')
+    for process in fleet.processes:
+        await process.said('"event": "(invalidations_heard_again)"')
     await fleet.write("PATCH", f"/tenants/{tenant['id']}", allowed_models=["m2"])
     assert await fleet.until(kept, 200, ["m2"]) < HEARD_SECS
     for replica in fleet.replicas:
