@@ -5,6 +5,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 SEED ?=
 SEEDS ?=
+ROUNDS ?=
 ARGS ?=
 export PYTHONUNBUFFERED := 1
 
@@ -38,6 +39,9 @@ services: ## PostgreSQL and Redis for the tests, started if they do not answer
 
 bench: setup ## what a decision costs by how many wait, as ratios
 	$(BIN)/python -m tests.bench.decisions $(ARGS)
+
+faults: setup services ## break a fleet of real processes, with heartbeats as by default, and say what it took
+	$(BIN)/pytest -q tests/faults --default-timings --fault-rounds=$(or $(ROUNDS),1) --timeout=900 $(ARGS)
 
 simulate: setup ## SEEDS=n fleets broken and healed in virtual time; SEED=n tells one line by line
 	$(BIN)/python -m tests.simulation.fleet $(if $(SEED),$(SEED),--seeds $(or $(SEEDS),1000))

@@ -109,6 +109,20 @@ class Server:
             await asyncio.to_thread(self._process.wait)
             self._process = None
 
+    def written(self) -> dict[str, bytes]:
+        """What it has in its files, if it has been told to keep any."""
+        return {
+            str(path.relative_to(self._folder)): path.read_bytes()
+            for path in sorted((self._folder / "appendonlydir").glob("*"))
+        }
+
+    def rewrite(self, written: dict[str, bytes]) -> None:
+        """Have it find this in its files when it starts."""
+        shutil.rmtree(self._folder / "appendonlydir")
+        (self._folder / "appendonlydir").mkdir()
+        for name, content in written.items():
+            (self._folder / name).write_bytes(content)
+
     @property
     def is_running(self) -> bool:
         return self._process is not None

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Timings:
     @property
     def longest_recovery(self) -> float:
         """No way back takes longer, whatever the machine is busy with: a guard against hanging."""
-        return 2 * (self.ttl + 2 * self.heartbeat) + 30
+        return 2 * (self.ttl + 2 * self.heartbeat) + 60
 
 
 SHORT = Timings()
@@ -137,11 +137,15 @@ class Fleet:
     api: Api
     """Writes policy. It tells nobody: replicas find out at their next look."""
     seed: int = 1
-    recoveries: list[float] = field(default_factory=list)
 
     @property
     def running(self) -> list[Replica]:
         return [one for one in self.replicas if one.is_running]
+
+    @property
+    def mode_changes(self) -> int:
+        """How often replicas that run have changed their mode."""
+        return sum(one.process.errors().count('"fairshare_mode"') for one in self.running)
 
     async def modes(self) -> list[tuple[str, int]]:
         return [await one.mode(self.session) for one in self.running]
