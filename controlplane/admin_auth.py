@@ -55,15 +55,24 @@ class Tokens:
 
 
 class AdminAuth:
-    """ASGI middleware: under `prefix`, tell who asks or refuse. `public` paths are anyone's."""
+    """ASGI middleware: under `prefix`, and at the paths in `also`, tell who asks or refuse.
+
+    `public` paths under the prefix are anyone's.
+    """
 
     def __init__(
-        self, app: ASGIApp, tokens: Tokens, prefix: str, public: Collection[str] = ()
+        self,
+        app: ASGIApp,
+        tokens: Tokens,
+        prefix: str,
+        public: Collection[str] = (),
+        also: Collection[str] = (),
     ) -> None:
         self._app = app
         self._tokens = tokens
         self._prefix = prefix
         self._public = frozenset(prefix + path for path in public)
+        self._also = frozenset(also)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._is_guarded(scope):
@@ -77,7 +86,7 @@ class AdminAuth:
         # As the router sees it: without the prefix that a proxy or a server may have put before.
         path = get_route_path(scope)
         inside = path == self._prefix or path.startswith(self._prefix + "/")
-        return inside and path not in self._public
+        return path in self._also or (inside and path not in self._public)
 
     def _identify(self, scope: Scope) -> problems.Problem | None:
         given = Headers(scope=scope).getlist("authorization")

@@ -13,7 +13,7 @@ from starlette._utils import get_route_path
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
-from controlplane import problems
+from controlplane import metrics, problems
 from controlplane.admin_auth import AdminAuth, Tokens
 from controlplane.audit.router import router as audit_router
 from controlplane.dashboard.app import Dashboard
@@ -153,7 +153,9 @@ def _app(tokens: Tokens) -> FastAPI:
         redirect_slashes=False,
     )
     problems.install(app)
-    app.add_middleware(AdminAuth, tokens=tokens, prefix=API, public=PUBLIC)
+    app.add_middleware(AdminAuth, tokens=tokens, prefix=API, public=PUBLIC, also=(metrics.PATH,))
+    app.state.metrics = metrics.ControlPlaneMetrics()
+    app.add_middleware(metrics.CountAnswers, metrics=app.state.metrics)
     # Only described here: `AdminAuth` asks for the token, in front of every route.
     bearer = HTTPBearer(auto_error=False, description="The admin token, or the viewer's to read.")
     api = APIRouter(prefix=API, dependencies=[Security(bearer)], responses=problems.RESPONSES)
@@ -165,6 +167,7 @@ def _app(tokens: Tokens) -> FastAPI:
         return app.openapi()
 
     app.include_router(api)
+    app.include_router(metrics.router)
     return app
 
 

@@ -22,7 +22,7 @@ from dataplane.admission.heartbeat import Heartbeat
 from dataplane.admission.replica import ReplicaSettings, Stance
 from dataplane.admission.slots.port import Heard, SlotsUnavailable
 from dataplane.admission.slots.redis import RedisSlots, server_warnings
-from dataplane.admission.slots.scripts import SlotScripts
+from dataplane.admission.slots.scripts import Called, SlotScripts
 from dataplane.live.fleet import Member, members
 from dataplane.live_view import ReplicaView
 from dataplane.picture import Identity
@@ -41,7 +41,8 @@ def instance_name() -> str:
 class Cluster:
     """One replica's membership. Made on the loop it runs on.
 
-    `repaired` hears of slots that had to be put right, by kind and how many.
+    `repaired` hears of slots that had to be put right, by kind and how many; `slots_called` of each
+    call to the books.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Cluster:
         ttl_secs: float,
         settings: ReplicaSettings,
         repaired: Callable[[str, int], None],
+        slots_called: Called,
     ) -> None:
         self.name: Final = who.instance
         self._admission: Final = admission
@@ -61,15 +63,16 @@ class Cluster:
         self._repaired: Final = repaired
         self._who: Final = who
         self._view_interval: Final = min(INTERVAL_SECS, settings.heartbeat)
+        self._beaten_at = asyncio.get_running_loop().time()
         self._requests = client(redis_url, name="obleth-slots")
         self._beats = client(redis_url, connections=2, name="obleth-heartbeat")
         self._views = client(redis_url, connections=2, name="obleth-views")
         self._ear = client(redis_url, connections=2, name="obleth-announcements")
         self._slots = RedisSlots(
-            SlotScripts(self._requests, secs=answer_secs),
+            SlotScripts(self._requests, secs=answer_secs, called=slots_called),
             replica=self.name,
             ttl=ttl_secs,
-            heartbeats=SlotScripts(self._beats, secs=answer_secs),
+            heartbeats=SlotScripts(self._beats, secs=answer_secs, called=slots_called),
         )
         self._heartbeat = Heartbeat(
             self._slots,
@@ -106,6 +109,11 @@ class Cluster:
     def stance(self) -> Stance:
         """How limits hold here now."""
         return self._heartbeat.stance
+
+    @property
+    def heartbeat_age_secs(self) -> float:
+        """Since a heartbeat was last answered, or this was made."""
+        return asyncio.get_running_loop().time() - self._beaten_at
 
     def view(self) -> ReplicaView:
         """This replica's scheduler as it is now."""
@@ -162,6 +170,7 @@ class Cluster:
     def _beat_done(self, heard: Heard | None) -> None:
         if heard is None:
             return
+        self._beaten_at = asyncio.get_running_loop().time()
         for kind, count in (("reclaimed", heard.reclaimed), ("reasserted", heard.repaired)):
             if count:
                 self._repaired(kind, count)

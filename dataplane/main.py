@@ -194,7 +194,7 @@ class DataPlane:
         if self._cluster is None:
             return FleetFigures()
         stance = self._cluster.stance
-        return FleetFigures(stance.mode, stance.replicas)
+        return FleetFigures(stance.mode, stance.replicas, self._cluster.heartbeat_age_secs)
 
     def _shared_or_local_budgets(self, settings: DataPlaneSettings) -> FleetBudgets | LocalBudgets:
         store = DatabaseTermStore(self._database)
@@ -233,6 +233,7 @@ class DataPlane:
                 expected_replicas=settings.fairshare_expected_replicas,
             ),
             repaired=metrics.repaired,
+            slots_called=metrics.slots_called,
         )
 
     def _warn_of_a_low_ceiling(self) -> None:

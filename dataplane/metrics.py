@@ -30,6 +30,7 @@ _POOL_GAUGES: Final = (
     ("obleth_pool_size", "Slots, as enforced now.", "size"),
 )
 """Names, documentation and fields of `PoolFigures`."""
+_SLOT_CALL_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _REQUEST_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -51,6 +52,8 @@ class FleetFigures:
 
     mode: str = "local"
     replicas: int = 1
+    heartbeat_age_secs: float | None = None
+    """Since a heartbeat was last answered; None: there is no fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,19 @@ class Metrics:
         self._repairs = self._counter(
             "obleth_repairs_total", "Counts put right that should not have been wrong.", "kind"
         )
+        self._slot_calls = self._counter(
+            "obleth_slot_calls_total",
+            "Calls of the scripts that keep the slots' books in Redis, by whether there was an"
+            " answer in time.",
+            *("script", "outcome"),
+        )
+        self._slot_call_seconds = Histogram(
+            "obleth_slot_call_seconds",
+            "From sending such a call to its answer, or to giving up.",
+            ("script",),
+            buckets=_SLOT_CALL_BUCKETS,
+            registry=self.registry,
+        )
         self._usage_dropped = self._counter(
             "obleth_usage_rows_dropped_total", "Usage rows lost because they could not be written."
         )
@@ -169,6 +185,11 @@ class Metrics:
     def repaired(self, kind: str, count: int = 1) -> None:
         """Something was put right, `count` times. `kind` names what, out of a fixed set."""
         self._repairs.labels(kind).inc(count)
+
+    def slots_called(self, script: str, outcome: str, secs: float) -> None:
+        """A script was run on the slots' books. Both names are out of fixed sets."""
+        self._slot_calls.labels(script, outcome).inc()
+        self._slot_call_seconds.labels(script).observe(secs)
 
     def usage_dropped(self, count: int) -> None:
         """Usage rows were lost."""
@@ -235,3 +256,9 @@ class _Gauges(Collector):
         yield GaugeMetricFamily(
             "obleth_fairshare_replicas", "Live replicas, this one included.", fleet.replicas
         )
+        if fleet.heartbeat_age_secs is not None:
+            yield GaugeMetricFamily(
+                "obleth_heartbeat_age_seconds",
+                "Since a heartbeat of this replica was last answered.",
+                fleet.heartbeat_age_secs,
+            )

@@ -70,6 +70,7 @@ class Fleet:
         self.common = {
             "database_url": f"sqlite+aiosqlite:///{folder / 'policy.db'}",
             "redis_url": redis.url,
+            "redis_response_timeout_ms": 5000,  # nothing here is about deadlines
         }
 
     async def replica(self, *, token: str | None = TOKEN, **settings: Any) -> Replica:
@@ -81,7 +82,7 @@ class Fleet:
                     "metrics_listen": serving.bound_address(bound),
                     "internal_token": token,
                     "fairshare_replica_heartbeat_secs": 0.2,
-                    "fairshare_replica_ttl_secs": 0.6,
+                    "fairshare_replica_ttl_secs": 5,
                     **settings,
                 }
             )

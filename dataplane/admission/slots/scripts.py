@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from redis.asyncio import Redis
@@ -24,16 +25,31 @@ class ScriptRunner(Protocol):
         ...
 
 
+Called = Callable[[str, str, float], None]
+"""Told of each call its script, its outcome (`answered`, `unavailable`) and the seconds it took."""
+
+
 class SlotScripts:
     """Runs them on a Redis server. `secs` is how long one `run` may take."""
 
-    def __init__(self, redis: Redis, *, secs: float) -> None:
+    def __init__(
+        self, redis: Redis, *, secs: float, called: Called = lambda script, outcome, secs: None
+    ) -> None:
         books = scripts.load("dataplane.admission.slots")
         self._scripts: Final = scripts.RedisScripts(redis, books, secs=secs)
+        self._called: Final = called
 
     async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """See `ScriptRunner`."""
+        now = asyncio.get_running_loop().time
+        began, outcome = now(), "unavailable"
         try:
-            return await self._scripts.run(calls)
+            answers = await self._scripts.run(calls)
+            outcome = "answered"
         except RedisUnavailable as error:
             raise SlotsUnavailable(str(error)) from error
+        finally:
+            took = now() - began
+            for call in calls:
+                self._called(call.script, outcome, took)
+        return answers

@@ -73,18 +73,30 @@ def test_upstream_attempts_repairs_and_lost_usage_are_counted() -> None:
     assert value(of, "obleth_usage_rows_dropped_total") == 3
 
 
+def test_calls_to_the_books_are_counted_and_timed_by_script() -> None:
+    of = metrics()
+    of.slots_called("claim", "answered", 0.002)
+    of.slots_called("claim", "unavailable", 0.25)
+    of.slots_called("release", "answered", 0.001)
+    calls, secs = "obleth_slot_calls_total", "obleth_slot_call_seconds"
+    assert value(of, calls, script="claim", outcome="answered") == 1
+    assert value(of, calls, script="claim", outcome="unavailable") == 1
+    assert value(of, f"{secs}_sum", script="claim") == 0.252
+    assert value(of, f"{secs}_count", script="release") == 1
+
+
 def test_whatever_names_clients_send_there_is_one_series_for_them_all() -> None:
     of = metrics()
     finish(of)
     known = len(of.exposition("")[0])
     names = random.Random(1)
-    for _ in range(5_000):
-        finish(of, names.randbytes(names.randrange(4, 2000)).hex(), status=404)
+    for _ in range(100_000):
+        finish(of, names.randbytes(names.randrange(4, 200)).hex(), status=404)
         of.upstream_attempted(names.randbytes(8).hex(), "answered")
     for odd in (None, "", "(unrouted)", 'a"b\n', "\ud800", "M1"):
         finish(of, odd, status=404)
     requests = "obleth_requests_total"
-    assert value(of, requests, model=UNROUTED, admission="fast", status="404") == 5_006
+    assert value(of, requests, model=UNROUTED, admission="fast", status="404") == 100_006
     assert len(of.exposition("")[0]) < known + 10_000
 
 
@@ -107,7 +119,9 @@ def test_gauges_show_what_is_so_when_they_are_asked_for() -> None:
     assert [value(of, "obleth_fairshare_mode", mode=mode) for mode in modes] == [0, 0, 0, 1]
     assert value(of, "obleth_fairshare_replicas") == 1
     pools.clear()
-    fleet = FleetFigures("shared", 3)
+    assert value(of, "obleth_heartbeat_age_seconds") is None
+    fleet = FleetFigures("shared", 3, 7.5)
+    assert value(of, "obleth_heartbeat_age_seconds") == 7.5
     assert value(of, "obleth_in_flight", model="m1") is None
     assert [value(of, "obleth_fairshare_mode", mode=mode) for mode in modes] == [1, 0, 0, 0]
     assert value(of, "obleth_fairshare_replicas") == 3
@@ -162,6 +176,8 @@ def test_what_is_exposed_can_be_read_back() -> None:
         "obleth_repairs",
         "obleth_upstream_attempts",
         "obleth_usage_rows_dropped",
+        "obleth_slot_calls",
+        "obleth_slot_call_seconds",
     }
     assert not any(name.endswith("_created") for name in families)
     assert all(families[name].documentation for name in ours)
