@@ -2,6 +2,8 @@
 
 import re
 
+from controlplane.fairshare.source import NoReplicas
+from controlplane.metrics import ControlPlaneMetrics
 from dataplane.metrics import FleetFigures, Metrics, PoolFigures
 from obleth.settings import EmbeddedSettings
 from shared.settings import variable_name
@@ -24,10 +26,12 @@ def test_every_variable_named_is_a_setting() -> None:
     assert wrong == []
 
 
-def test_every_metric_is_described_and_every_described_one_exists() -> None:
+async def test_every_metric_is_described_and_every_described_one_exists() -> None:
     pool = PoolFigures("demo-model", size=8, in_flight=0, queued=0, held=0)
-    metrics = Metrics(is_registered=bool, pools=lambda: [pool], fleet=FleetFigures)
+    fleet = FleetFigures("shared", replicas=2, heartbeat_age_secs=1.0)
+    metrics = Metrics(is_registered=bool, pools=lambda: [pool], fleet=lambda: fleet)
     text = metrics.exposition("")[0].decode()
+    text += (await ControlPlaneMetrics().exposition(NoReplicas(), ""))[0].decode()
     kinds = dict(re.findall(r"^# TYPE (obleth_\w+) (\w+)$", text, re.MULTILINE))
     page = (ROOT / "docs" / "metrics.md").read_text()
     described = dict(re.findall(r"^\| `(obleth_\w+)` \| (\w+) \|", page, re.MULTILINE))
