@@ -18,6 +18,7 @@ from controlplane.admin_auth import AdminAuth, Tokens
 from controlplane.audit.router import router as audit_router
 from controlplane.dashboard.app import Dashboard
 from controlplane.dependencies import Provided
+from controlplane.endpoints.health import EndpointHealth, NobodyKnows, PublishedHealth
 from controlplane.endpoints.router import router as endpoints_router
 from controlplane.endpoints.service import EndpointService
 from controlplane.fairshare.router import router as fairshare_router
@@ -73,6 +74,7 @@ class ControlPlane:
     live: LiveSource
     announcer: RedisPublisher | None = None
     """What tells the replicas of changes, where there is Redis."""
+    published_health: PublishedHealth | None = None
 
     async def start(self) -> None:
         """Bring the database up to this build's schema.
@@ -85,6 +87,8 @@ class ControlPlane:
         """Close what is connected. Call it once, when nothing is served any more."""
         if self.announcer is not None:
             await self.announcer.stop()
+        if self.published_health is not None:
+            await self.published_health.stop()
         await self.live.stop()
         await self.database.close()
 
@@ -94,29 +98,32 @@ def build(
     *,
     publisher: InvalidationPublisher | None = None,
     live: LiveSource | None = None,
+    endpoint_health: EndpointHealth | None = None,
     effective: Mapping[str, Any] | None = None,
 ) -> ControlPlane:
     """The control plane under `settings`. Nothing is connected to before `start`.
 
     With Redis, changes are announced to every replica there. `publisher` tells a data plane that is
     reached otherwise; one that is not told finds out from the database.
+    Replicas say in Redis how endpoints are; without it `endpoint_health` is asked.
     `live` answers for the data plane; without, there is no live picture.
     `effective` is what `/settings` shows, by field, if that is more than these settings.
     """
     database = Database(settings.database_url)
-    announcer = None
+    announcer, published_health = None, None
     publishers = [publisher or NobodyListens()]
     if settings.redis_url is not None:
-        announcer = RedisPublisher(
-            settings.redis_url, answer_secs=settings.redis_response_timeout_ms / 1000
-        )
+        answer_secs = settings.redis_response_timeout_ms / 1000
+        announcer = RedisPublisher(settings.redis_url, answer_secs=answer_secs)
         publishers.append(announcer)
+        published_health = PublishedHealth(settings.redis_url, answer_secs=answer_secs)
     store = PolicyStore(database, InTurn(*publishers))
     tenants = TenantService(any_model=settings.upstream_base_url is not None)
     models = ModelService(tenants, gateway=settings.affinity())
     endpoints = EndpointService(
         NetworkRules(settings.block_private_networks, settings.allowed_private_cidrs),
         encryption_keys=settings.encryption_keys(),
+        health=published_health or endpoint_health or NobodyKnows(),
     )
     shown = described(settings) if effective is None else effective
     admin_token = settings.admin_token.get_secret_value()
@@ -139,7 +146,7 @@ def build(
         EffectiveSettings({variable_name(name): value for name, value in shown.items()}),
     )
     app.state.live = live = live or NoReplicas()
-    return ControlPlane(app, database, live, announcer)
+    return ControlPlane(app, database, live, announcer, published_health)
 
 
 def _app(tokens: Tokens) -> FastAPI:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Select, literal, tuple_
+from sqlalchemy import ColumnElement, Select, literal, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
@@ -24,6 +24,9 @@ LIMIT_MAX: Final = 500
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+SortKey = InstrumentedAttribute[Any] | ColumnElement[Any]
 
 
 class Page(BaseModel, Generic[T]):
@@ -79,7 +82,7 @@ def encode(values: Sequence[str | int | datetime]) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def last(query: PageQuery, keys: Sequence[InstrumentedAttribute[Any]]) -> list[Any] | None:
+def last(query: PageQuery, keys: Sequence[SortKey]) -> list[Any] | None:
     """The sort key that the page goes on after; None: the first page. Raises Invalid."""
     if query.cursor is None:
         return None

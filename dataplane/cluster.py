@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+import msgspec
 import structlog
 
-from dataplane import picture
+from dataplane import live_view, picture
 from dataplane.admission import Admission
 from dataplane.admission.announcements import Announcement, Announcements, Deaf, Freed, Listening
 from dataplane.admission.fleet import Fleet
@@ -30,6 +31,9 @@ from dataplane.publisher import INTERVAL_SECS, Publisher
 from shared import redis_keys
 from shared.redis import client
 
+HEALTH_INTERVAL_SECS: Final = 2.0
+"""How often a replica says which endpoints it finds healthy."""
+
 log = structlog.stdlib.get_logger(__name__)
 
 
@@ -42,7 +46,7 @@ class Cluster:
     """One replica's membership. Made on the loop it runs on.
 
     `repaired` hears of slots that had to be put right, by kind and how many; `slots_called` of each
-    call to the books.
+    call to the books. `endpoint_health` is how this replica finds endpoints.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Cluster:
         settings: ReplicaSettings,
         repaired: Callable[[str, int], None],
         slots_called: Called,
+        endpoint_health: Callable[[], Mapping[str, str]],
     ) -> None:
         self.name: Final = who.instance
         self._admission: Final = admission
@@ -99,9 +104,17 @@ class Cluster:
 
         self._publisher = Publisher(
             self._views,
-            self.name,
-            view=self.view,
+            redis_keys.view(self.name),
+            text=lambda: live_view.encode(self.view()),
             interval=self._view_interval,
+            answer_secs=answer_secs,
+        )
+
+        self._health_publisher = Publisher(
+            self._views,
+            redis_keys.endpoint_health(self.name),
+            text=lambda: msgspec.json.encode(endpoint_health()),
+            interval=HEALTH_INTERVAL_SECS,
             answer_secs=answer_secs,
         )
 
@@ -137,6 +150,7 @@ class Cluster:
         self._heartbeat.start()
         self._announcements.start()
         self._publisher.start()
+        self._health_publisher.start()
         try:
             for warning in await server_warnings(self._beats, secs=self._answer_secs):
                 log.warning("redis_unsuitable", detail=warning)
@@ -147,6 +161,7 @@ class Cluster:
         """After nothing runs any more: give back what the books still have, and be gone."""
         await self._announcements.stop()
         await self._publisher.stop()
+        await self._health_publisher.stop()
         await self._heartbeat.stop()
         await self._fleet.settled()
         try:

@@ -16,10 +16,12 @@ import structlog
 from dataplane import picture
 from dataplane.admission import Admission, Limits
 from dataplane.admission.replica import ReplicaSettings
+from dataplane.backends import Backends
 from dataplane.budgets.database import DatabaseTermStore
 from dataplane.budgets.fleet import FleetBudgets
 from dataplane.budgets.local import LocalBudgets
 from dataplane.budgets.redis import RedisBooks
+from dataplane.budgets.retention import TermRetention
 from dataplane.cluster import Cluster, instance_name
 from dataplane.live.history import History, Sampler
 from dataplane.live.replica import Live
@@ -73,18 +75,22 @@ class DataPlane:
             stale_secs=settings.policy_stale_secs,
             poll_secs=settings.policy_poll_secs,
         )
-        metrics = Metrics(
-            is_registered=self._is_registered, pools=self._figures, fleet=self._fleet_figures
-        )
+        self.backends = Backends(settings, self._upstream, self.policy.models)
+        self.policy.subscribe(self.backends.policy_changed)
+        metrics = self._metrics()
         self.admission = Admission(
             _limits(settings),
             has_fleet=settings.redis_url is not None,
+            size_of=self.backends.capacity.size_of,
             on_affinity=metrics.affinity_happened,
         )
+        self.backends.capacity.subscribe(self._resized)
         self._renewal = Renewal(self.policy, self.admission)
         self.policy.subscribe(self._renewal.changed)
         self._changes = self._listener(settings)
-        self._budgets = self._shared_or_local_budgets(settings)
+        terms = DatabaseTermStore(self._database)
+        self._budgets = self._shared_or_local_budgets(settings, terms)
+        self._term_retention = TermRetention(terms)
         self._who = _identity(settings)
         self._cluster = None if settings.redis_url is None else self._member(settings, metrics)
         self._history = History(settings.fairshare_history_secs)
@@ -100,12 +106,7 @@ class DataPlane:
             policy=self.policy,
             budgets=self._budgets,
             admission=self.admission,
-            forwarder=Forwarder(
-                self._upstream,
-                EndpointChoice(),
-                _timeouts(settings),
-                metrics.upstream_attempted,
-            ),
+            forwarder=self._forwarder(settings, metrics),
             observers=(CountRequests(metrics), RecordUsage(self._usage), LogRequests()),
         )
         self.protocol = http_protocol(
@@ -124,7 +125,9 @@ class DataPlane:
         if self._changes is not None:
             self._changes.start()
         await self.policy.start()
+        await self.backends.start()
         await self._budgets.start()
+        self._term_retention.start()
         await self._usage.start()
         if self._cluster is not None:
             await self._cluster.start()
@@ -148,11 +151,16 @@ class DataPlane:
             await self._cluster.stop()
         if self._changes is not None:
             await self._changes.stop()
+        await self.backends.stop()
         await self._renewal.stop()
         await self.policy.stop()
+        await self._term_retention.stop()
         await asyncio.gather(self._budgets.stop(), self._usage.stop())
         await self._upstream.close()
         await self._database.close()
+
+    def _resized(self) -> None:
+        self.admission.models_changed(self.policy.models())
 
     def _is_registered(self, name: str) -> bool:
         model = self.policy.model(name)
@@ -196,8 +204,26 @@ class DataPlane:
         stance = self._cluster.stance
         return FleetFigures(stance.mode, stance.replicas, self._cluster.heartbeat_age_secs)
 
-    def _shared_or_local_budgets(self, settings: DataPlaneSettings) -> FleetBudgets | LocalBudgets:
-        store = DatabaseTermStore(self._database)
+    def _metrics(self) -> Metrics:
+        return Metrics(
+            is_registered=self._is_registered,
+            pools=self._figures,
+            fleet=self._fleet_figures,
+            endpoints=self.backends.figures,
+        )
+
+    def _forwarder(self, settings: DataPlaneSettings, metrics: Metrics) -> Forwarder:
+        return Forwarder(
+            self._upstream,
+            EndpointChoice(self.backends.health.is_usable),
+            _timeouts(settings),
+            metrics.upstream_attempted,
+            watch=self.backends.health.attempted,
+        )
+
+    def _shared_or_local_budgets(
+        self, settings: DataPlaneSettings, store: DatabaseTermStore
+    ) -> FleetBudgets | LocalBudgets:
         if settings.redis_url is None:
             return LocalBudgets(store)
         redis = client(settings.redis_url, connections=2, name="obleth-budgets")
@@ -234,14 +260,14 @@ class DataPlane:
             ),
             repaired=metrics.repaired,
             slots_called=metrics.slots_called,
+            endpoint_health=self.backends.health.shown,
         )
 
     def _warn_of_a_low_ceiling(self) -> None:
         settings = self._settings
-        default = settings.default_model_max_in_flight
-        sizes = [model.max_in_flight or default for model in self.policy.models()]
+        sizes = [self.backends.capacity.size_of(each).size for each in self.policy.models()]
         if settings.upstream_base_url is not None:
-            sizes.append(default)
+            sizes.append(settings.default_model_max_in_flight)
         if sum(sizes) > settings.global_max_in_flight:
             log.warning(
                 "OBLETH_GLOBAL_MAX_IN_FLIGHT is below the sum of the pools:"

@@ -9,7 +9,7 @@ processes' listeners is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -71,7 +71,7 @@ class _Series:
 
 class Metrics:
     """The process's metrics. `is_registered` says whether a name is a registered model's own;
-    `pools` and `fleet` are called at each scrape.
+    `pools`, `fleet` and `endpoints` (how many, by model and health) are called at each scrape.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Metrics:
         is_registered: Callable[[str], bool],
         pools: Callable[[], Iterable[PoolFigures]],
         fleet: Callable[[], FleetFigures] = FleetFigures,
+        endpoints: Callable[[], Mapping[tuple[str, str], int]] = dict,
     ) -> None:
         # One more series for each counter, of no use to rates, and switched off only for all.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -140,7 +141,7 @@ class Metrics:
         self._usage_dropped = self._counter(
             "obleth_usage_rows_dropped_total", "Usage rows lost because they could not be written."
         )
-        self.registry.register(_Gauges(pools, fleet))
+        self.registry.register(_Gauges(pools, fleet, endpoints))
         ProcessCollector(registry=self.registry)
 
     def request_finished(
@@ -230,10 +231,14 @@ class _Gauges(Collector):
     """What is so at the moment of the scrape."""
 
     def __init__(
-        self, pools: Callable[[], Iterable[PoolFigures]], fleet: Callable[[], FleetFigures]
+        self,
+        pools: Callable[[], Iterable[PoolFigures]],
+        fleet: Callable[[], FleetFigures],
+        endpoints: Callable[[], Mapping[tuple[str, str], int]],
     ) -> None:
         self._pools = pools
         self._fleet = fleet
+        self._endpoints = endpoints
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing: registering must not call what may not be there yet."""
@@ -246,6 +251,12 @@ class _Gauges(Collector):
             for pool in pools:
                 family.add_metric((pool.model,), getattr(pool, field_))
             yield family
+        endpoints = GaugeMetricFamily(
+            "obleth_endpoints", "Enabled endpoints by health.", labels=("model", "health")
+        )
+        for labels, count in self._endpoints().items():
+            endpoints.add_metric(labels, count)
+        yield endpoints
         fleet = self._fleet()
         modes = GaugeMetricFamily(
             "obleth_fairshare_mode", "1 for the mode in force.", labels=("mode",)

@@ -61,6 +61,7 @@ class RecordUsage:
                 input_tokens=request.input_tokens if has_figures else None,
                 output_tokens=request.output_tokens if has_figures else None,
                 cached_tokens=request.cached_tokens if has_figures else None,
+                is_estimated=request.figures is Figures.ESTIMATED,
                 session=request.session,
             )
         )

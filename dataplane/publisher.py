@@ -22,25 +22,25 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class Publisher:
-    """Puts `view()` under the replica's own name every interval, in whatever mode it is: that is
+    """Puts `text()` at a key of the replica's own every interval, in whatever mode it is: that is
     how whoever shows the fleet finds it.
 
-    `interval` is in seconds; `answer_secs` how long Redis may take. A view that cannot be
-    published is not tried again: the next one is newer.
+    `interval` is in seconds; `answer_secs` how long Redis may take. What cannot be
+    published is not tried again: the next is newer.
     """
 
     def __init__(
         self,
         redis: Redis,
-        name: str,
+        key: str,
         *,
-        view: Callable[[], ReplicaView],
+        text: Callable[[], bytes],
         interval: float,
         answer_secs: float,
     ) -> None:
         self._redis: Final = redis
-        self._key: Final = redis_keys.view(name)
-        self._view: Final = view
+        self._key: Final = key
+        self._text: Final = text
         self._interval: Final = interval
         self._answer_secs: Final = answer_secs
         self._task: asyncio.Task[None] | None = None
@@ -70,9 +70,8 @@ class Publisher:
 
     async def _publish(self) -> None:
         life_ms = round(LIFE_INTERVALS * self._interval * 1000)
-        text = live_view.encode(self._view())
         await round_trip(
-            self._redis, [("SET", self._key, text, "PX", life_ms)], secs=self._answer_secs
+            self._redis, [("SET", self._key, self._text(), "PX", life_ms)], secs=self._answer_secs
         )
 
 

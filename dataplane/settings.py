@@ -138,6 +138,29 @@ class PolicySettings(Settings):
     )
 
 
+class DiscoverySettings(Settings):
+    """How backends are watched."""
+
+    endpoint_health_secs: float = Field(
+        10, ge=0.1, le=3600, allow_inf_nan=False, description="Between checks of an endpoint."
+    )
+    capacity_discovery_interval_secs: float = Field(
+        15,
+        ge=0.1,
+        le=3600,
+        allow_inf_nan=False,
+        description="Between looks at how many backends of a model are ready.",
+    )
+    kubernetes_api_url: HttpBase = Field(
+        "https://kubernetes.default.svc", description="Asked for EndpointSlices."
+    )
+    kubernetes_service_account_dir: str = Field(
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+        min_length=1,
+        description="Has `token`, `ca.crt` and `namespace`.",
+    )
+
+
 class UsageSettings(Settings):
     usage_retention_days: int = Field(
         30, ge=1, le=3650, description="Older usage rows are deleted."
@@ -151,6 +174,7 @@ class DataPlaneSettings(
     AdmissionSettings,
     ReplicaSettings,
     PolicySettings,
+    DiscoverySettings,
     UsageSettings,
     StorageSettings,
     RedisSettings,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from controlplane import main as controlplane
+from controlplane.endpoints import health
+from controlplane.endpoints.health import Health
 from controlplane.settings import ControlPlaneSettings
 from dataplane.live.replica import Live
 from dataplane.main import DataPlane
@@ -63,7 +65,7 @@ class Sockets:
 
 
 class InProcess:
-    """Tells the data plane of this process what the control plane has changed."""
+    """Tells the data plane of this process what the control plane has changed, and asks it."""
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
@@ -72,6 +74,10 @@ class InProcess:
         """In force for the next request when this returns."""
         for change in changes:
             self._data_plane.policy.invalidate(change)
+
+    async def now(self) -> Mapping[str, Health]:
+        """How the data plane finds the endpoints."""
+        return health.merged([self._data_plane.backends.health.shown()])
 
 
 class ControlPlane:
@@ -174,10 +180,12 @@ def run_migrations() -> None:
 def embedded_service(settings: EmbeddedSettings, sockets: Sockets) -> Service:
     """Both planes, and the control plane telling the data plane directly. Call it on the loop."""
     data_plane = DataPlane(settings)
+    here = InProcess(data_plane)
     control_plane = controlplane.build(
         settings,
-        publisher=InProcess(data_plane),
+        publisher=here,
         live=fleet_live(settings, data_plane.live),
+        endpoint_health=here,
         effective=described(settings),
     )
     return Service(

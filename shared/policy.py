@@ -137,6 +137,29 @@ class EndpointPolicy:
     max_in_flight: int | None = None
 
 
+class CapacitySource(StrEnum):
+    """Where it is read how many backends of a model are ready."""
+
+    ENDPOINTS = "endpoints"
+    DNS = "dns"
+    KUBERNETES = "kubernetes"
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPolicy:
+    """A pool sized by the backends that are ready."""
+
+    source: CapacitySource
+    per_replica_max_in_flight: int
+    """Slots of one backend; an endpoint's own `max_in_flight` goes before it."""
+    headroom: float = 1.0
+    """What the slots of all backends together are multiplied by."""
+    dns_name: str | None = None
+    service: str | None = None
+    namespace: str | None = None
+    """None: the gateway's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
     id: str
@@ -146,6 +169,8 @@ class ModelPolicy:
     """The name sent upstream; None: the name the client used is replaced by `name`."""
     enabled: bool = True
     max_in_flight: int | None = None
+    capacity: CapacityPolicy | None = None
+    """How the pool's size is discovered; None: it is `max_in_flight` or the gateway's default."""
     admission_weight: int = 100
     """Percent by which tenants' weights count in this model's pool."""
     load_balancing: LoadBalancing = LoadBalancing.FAILOVER

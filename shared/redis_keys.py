@@ -19,6 +19,7 @@
 | `B:1:open:<term>` | sorted set: reservation → end of lease | the same, renew | the same | N |
 | `B:1:mark` | string | renew | – | 1 lease |
 | `obleth:fairshare:view:<replica>` | string | that replica | both planes | 3 intervals |
+| `obleth:endpoints:health:<replica>` | string | that replica | control plane | 3 intervals |
 | `obleth:fairshare:released` | channel | release; heartbeat, settle, leave | every replica | – |
 | `obleth:invalidate` | channel | control plane, after a commit | every replica | – |
 
@@ -62,6 +63,11 @@ BUDGETS_LAYOUT: Final = 1
 def view(replica: str) -> str:
     """Where a replica publishes what it runs and what waits."""
     return f"obleth:fairshare:view:{replica}"
+
+
+def endpoint_health(replica: str) -> str:
+    """Where a replica publishes which endpoints it finds healthy: a JSON object of health by id."""
+    return f"obleth:endpoints:health:{replica}"
 
 
 def escaped(part: str) -> str:

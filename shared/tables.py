@@ -200,8 +200,6 @@ class EndpointRow(Row):
     priority: Mapped[int]
     enabled: Mapped[bool]
     max_in_flight: Mapped[int | None]
-    health: Mapped[str] = mapped_column(String(16))
-    """`unknown` until a health check has said otherwise."""
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     revision: Mapped[int] = mapped_column(BigInteger)
@@ -258,6 +256,8 @@ class UsageRow(Row):
     input_tokens: Mapped[int | None] = mapped_column(BigInteger)
     output_tokens: Mapped[int | None] = mapped_column(BigInteger)
     cached_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    estimated: Mapped[bool]
+    """The upstream did not report all of the tokens: the gateway estimated what was missing."""
     session: Mapped[str | None] = mapped_column(String(64))
     """A keyed hash of the session id."""
 
@@ -279,4 +279,6 @@ class BudgetUsageRow(Row):
     scope_id: Mapped[str] = mapped_column(String(36), primary_key=True)
     period_started_at: Mapped[datetime] = mapped_column(primary_key=True)
     committed_tokens: Mapped[int] = mapped_column(BigInteger)
+    calendar: Mapped[bool]
+    """The period was a day or a month, which end by themselves, so that the row can go later."""
     updated_at: Mapped[datetime]

@@ -22,7 +22,8 @@ async def list_endpoints(
     model_id: str, query: Annotated[PageQuery, Query()], store: Store, endpoints: Endpoints
 ) -> Page[EndpointView]:
     async with store.reading() as session:
-        return await endpoints.page(session, model_id, query)
+        page = await endpoints.page(session, model_id, query)
+    return Page(items=await endpoints.shown(*page.items), next_cursor=page.next_cursor)
 
 
 @router.post("", status_code=status.HTTP_201_CREATED)
@@ -30,7 +31,8 @@ async def create_endpoint(
     model_id: str, body: EndpointCreate, begin: Changing, endpoints: Endpoints, response: Response
 ) -> EndpointView:
     async with begin() as change:
-        view = await endpoints.create(change, model_id, body)
+        made = await endpoints.create(change, model_id, body)
+    (view,) = await endpoints.shown(made)
     return tagged(response, view)
 
 
@@ -39,7 +41,9 @@ async def get_endpoint(
     model_id: str, endpoint_id: str, store: Store, endpoints: Endpoints, response: Response
 ) -> EndpointView:
     async with store.reading() as session:
-        return tagged(response, await endpoints.get(session, model_id, endpoint_id))
+        found = await endpoints.get(session, model_id, endpoint_id)
+    (view,) = await endpoints.shown(found)
+    return tagged(response, view)
 
 
 @router.patch("/{endpoint_id}")
@@ -52,7 +56,8 @@ async def update_endpoint(
     response: Response,
 ) -> EndpointView:
     async with begin() as change:
-        view = await endpoints.update(change, model_id, endpoint_id, body)
+        changed = await endpoints.update(change, model_id, endpoint_id, body)
+    (view,) = await endpoints.shown(changed)
     return tagged(response, view)
 
 

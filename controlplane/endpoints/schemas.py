@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
+from controlplane.endpoints.health import Health
 from controlplane.fields import Flag, Input, MaxInFlight, Weight, kept, takes, takes_whole
 from shared import policy, tables
 
@@ -53,7 +54,9 @@ class EndpointPatch(EndpointFields):
     url: Url = Field(default_factory=kept)
 
 
-class EndpointView(BaseModel):
+class StoredEndpoint(BaseModel):
+    """An endpoint as it is stored, and as the audit log keeps it."""
+
     id: str
     model_id: str
     url: str
@@ -62,7 +65,6 @@ class EndpointView(BaseModel):
     priority: int
     enabled: bool
     max_in_flight: int | None
-    health: str
     created_at: datetime
     updated_at: datetime
     revision: int
@@ -78,7 +80,6 @@ class EndpointView(BaseModel):
             priority=row.priority,
             enabled=row.enabled,
             max_in_flight=row.max_in_flight,
-            health=row.health,
             created_at=row.created_at,
             updated_at=row.updated_at,
             revision=row.revision,
@@ -86,7 +87,15 @@ class EndpointView(BaseModel):
         )
 
 
-class ChangedEndpointView(EndpointView):
-    """An endpoint as the audit log keeps it after a change."""
+class ChangedEndpoint(StoredEndpoint):
+    """The same after a change."""
 
     api_key_replaced: bool
+
+
+class EndpointView(StoredEndpoint):
+    """An endpoint, and how the replicas find it."""
+
+    health: Health = Field(
+        description="`degraded`: to some replicas. `unknown`: not enabled, or not checked yet."
+    )

@@ -8,13 +8,15 @@ from typing import Final
 from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from controlplane.endpoints.health import EndpointHealth, Health
 from controlplane.endpoints.repository import EndpointRepository
 from controlplane.endpoints.schemas import (
-    ChangedEndpointView,
+    ChangedEndpoint,
     EndpointCreate,
     EndpointFields,
     EndpointPatch,
     EndpointView,
+    StoredEndpoint,
 )
 from controlplane.paging import Page, PageQuery
 from controlplane.policy_store import Change
@@ -25,29 +27,48 @@ from shared.secrets import seal
 from shared.tables import EndpointRow
 
 _KIND: Final = "endpoint"
-UNKNOWN: Final = "unknown"
-"""Health before anyone has checked."""
 
 
 class EndpointService:
-    """`encryption_keys` seal API keys, the first one; they must be known to the data plane."""
+    """`encryption_keys` seal API keys, the first one; they must be known to the data plane.
+    `health` asks the replicas how endpoints are.
+    """
 
-    def __init__(self, rules: network.NetworkRules, *, encryption_keys: Sequence[str]) -> None:
+    def __init__(
+        self,
+        rules: network.NetworkRules,
+        *,
+        encryption_keys: Sequence[str],
+        health: EndpointHealth,
+    ) -> None:
         self._rules = rules
+        self._health = health
         self._encryption_keys = encryption_keys
 
     async def page(
         self, session: AsyncSession, model_id: str, query: PageQuery
-    ) -> Page[EndpointView]:
+    ) -> Page[StoredEndpoint]:
         endpoints = EndpointRepository(session)
         await self._check_model(endpoints, model_id)
         rows, cursor = await endpoints.page(model_id, query)
-        return Page(items=[EndpointView.of(row) for row in rows], next_cursor=cursor)
+        return Page(items=[StoredEndpoint.of(row) for row in rows], next_cursor=cursor)
 
-    async def get(self, session: AsyncSession, model_id: str, endpoint_id: str) -> EndpointView:
-        return EndpointView.of(await self._get(EndpointRepository(session), model_id, endpoint_id))
+    async def get(self, session: AsyncSession, model_id: str, endpoint_id: str) -> StoredEndpoint:
+        row = await self._get(EndpointRepository(session), model_id, endpoint_id)
+        return StoredEndpoint.of(row)
 
-    async def create(self, change: Change, model_id: str, wanted: EndpointCreate) -> EndpointView:
+    async def shown(self, *endpoints: StoredEndpoint) -> list[EndpointView]:
+        """Endpoints with how they are now. Call it with no session open: it asks elsewhere."""
+        known = await self._health.now()
+        return [
+            EndpointView(
+                **each.model_dump(),
+                health=known.get(each.id, Health.UNKNOWN) if each.enabled else Health.UNKNOWN,
+            )
+            for each in endpoints
+        ]
+
+    async def create(self, change: Change, model_id: str, wanted: EndpointCreate) -> StoredEndpoint:
         endpoints = EndpointRepository(change.session)
         await self._check_model(endpoints, model_id)
         url = self.checked_url(wanted.url)
@@ -56,25 +77,24 @@ class EndpointService:
 
     def insert(
         self, change: Change, model_id: str, url: str, wanted: EndpointCreate
-    ) -> EndpointView:
+    ) -> StoredEndpoint:
         """Add an endpoint at a URL that was checked and is known to be free."""
         row = EndpointRow(
             id=tables.new_id(),
             model_id=model_id,
             url=url,
             sealed_api_key=self._sealed(wanted.api_key),
-            health=UNKNOWN,
             **wanted.columns(set(EndpointCreate.model_fields)),
         )
         change.created(row)
-        view = EndpointView.of(row)
+        view = StoredEndpoint.of(row)
         change.record("create", _KIND, view.id, view.url, None, view)
         change.invalidate(Kind.MODEL, model_id)
         return view
 
     async def update(
         self, change: Change, model_id: str, endpoint_id: str, patch: EndpointPatch
-    ) -> EndpointView:
+    ) -> StoredEndpoint:
         endpoints = EndpointRepository(change.session)
         row = await self._get(endpoints, model_id, endpoint_id)
         change.check(row)
@@ -87,23 +107,21 @@ class EndpointService:
 
     def assign(
         self, change: Change, row: EndpointRow, url: str, wanted: EndpointFields, fields: set[str]
-    ) -> EndpointView:
+    ) -> StoredEndpoint:
         """Give an endpoint the `fields` of `wanted`, and a URL that was checked and is free."""
-        before = EndpointView.of(row)
+        before = StoredEndpoint.of(row)
         values = {"url": url, **wanted.columns(fields)}
         replaced = "api_key" in fields and (
             wanted.api_key is not None or row.sealed_api_key is not None
         )
         if replaced:
             values["sealed_api_key"] = self._sealed(wanted.api_key)
-        if url != row.url:
-            values["health"] = UNKNOWN
         if not change.assign(row, values):
             return before
-        after = ChangedEndpointView.of(row, api_key_replaced=replaced)
+        after = ChangedEndpoint.of(row, api_key_replaced=replaced)
         change.record("update", _KIND, row.id, row.url, before, after)
         change.invalidate(Kind.MODEL, row.model_id)
-        return EndpointView.of(row)
+        return StoredEndpoint.of(row)
 
     async def delete(self, change: Change, model_id: str, endpoint_id: str) -> None:
         row = await self._get(EndpointRepository(change.session), model_id, endpoint_id)
@@ -113,7 +131,7 @@ class EndpointService:
     async def remove(self, change: Change, row: EndpointRow) -> None:
         """Delete an endpoint that was looked up."""
         await EndpointRepository(change.session).delete(row)
-        change.record("delete", _KIND, row.id, row.url, EndpointView.of(row), None)
+        change.record("delete", _KIND, row.id, row.url, StoredEndpoint.of(row), None)
         change.invalidate(Kind.MODEL, row.model_id)
 
     def checked_url(self, url: str, path: str = "") -> str:

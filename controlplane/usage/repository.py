@@ -6,21 +6,29 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import ColumnElement, String, case, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from controlplane import paging
-from controlplane.usage.schemas import By, UsageFilter, UsageQuery, UsageSum
+from controlplane.paging import SortKey
+from controlplane.usage.schemas import By, UsageConditions, UsageFilter, UsageQuery, UsageSum
 from shared.tables import UsageRow
 
-_COLUMNS: Final[dict[By, tuple[InstrumentedAttribute[str], InstrumentedAttribute[str]]]] = {
+_COLUMNS: Final[dict[By, tuple[SortKey, InstrumentedAttribute[str] | None]]] = {
     "tenant": (UsageRow.tenant_id, UsageRow.tenant),
     "key": (UsageRow.key_id, UsageRow.key),
-    "model": (UsageRow.model, UsageRow.model),
-    "group": (UsageRow.group_name, UsageRow.group_name),
+    "model": (UsageRow.model, None),
+    "group": (UsageRow.group_name, None),
 }
-"""What usage can be summed by, and its name."""
+"""What usage can be summed by, and its name where that is something else."""
+_DAYS: Final[dict[str, SortKey]] = {
+    "sqlite": literal_column("strftime('%Y-%m-%d', usage_requests.started_at)", String),
+    "postgresql": literal_column(
+        "to_char(timezone('UTC', usage_requests.started_at), 'YYYY-MM-DD')", String
+    ),
+}
+"""The day a request started on, in UTC. Without parameters, so that it can be grouped by."""
 
 
 class UsageRepository:
@@ -39,7 +47,7 @@ class UsageRepository:
 
     async def sums(self, query: UsageQuery) -> tuple[list[UsageSum], str | None]:
         """Sums in the order of their ids."""
-        subject, name = _COLUMNS[query.by]
+        subject, name = self._column(query.by)
         statement = (
             select(
                 subject,
@@ -49,6 +57,7 @@ class UsageRepository:
                 func.coalesce(func.sum(UsageRow.input_tokens), 0),
                 func.coalesce(func.sum(UsageRow.output_tokens), 0),
                 func.coalesce(func.sum(UsageRow.cached_tokens), 0),
+                func.sum(case((UsageRow.estimated, 1), else_=0)),
                 func.avg(UsageRow.queue_ms),
                 func.max(UsageRow.queue_ms),
                 func.min(UsageRow.started_at),
@@ -68,15 +77,20 @@ class UsageRepository:
         sums = [_sum(row, names[row[0]]) for row in rows]
         return sums, paging.encode([sums[-1].id]) if more else None
 
+    def _column(self, by: By) -> tuple[SortKey, InstrumentedAttribute[str] | None]:
+        if by == "day":
+            return _DAYS[self._session.get_bind().dialect.name], None
+        return _COLUMNS[by]
+
     async def _latest_names(
         self,
-        subject: InstrumentedAttribute[str],
-        name: InstrumentedAttribute[str],
+        subject: SortKey,
+        name: InstrumentedAttribute[str] | None,
         latest: dict[str, datetime],
         query: UsageQuery,
     ) -> dict[str, str]:
-        """Tenants and keys can be renamed; models and groups are their names."""
-        if subject is name:
+        """Tenants and keys can be renamed; all else is its name."""
+        if name is None:
             return {one: one for one in latest}
         rows = await self._session.execute(
             select(subject, UsageRow.started_at, name).where(
@@ -88,7 +102,7 @@ class UsageRepository:
         return {one: called for one, at, called in rows if at == latest[one]}
 
 
-def _conditions(query: UsageFilter) -> list[ColumnElement[bool]]:
+def _conditions(query: UsageConditions) -> list[ColumnElement[bool]]:
     wanted: dict[InstrumentedAttribute[str], str | None] = {
         UsageRow.tenant_id: query.tenant_id,
         UsageRow.key_id: query.key_id,
@@ -113,8 +127,9 @@ def _sum(row: Any, name: str) -> UsageSum:
         input_tokens=row[4],
         output_tokens=row[5],
         cached_tokens=row[6],
-        queue_ms_mean=row[7],
-        queue_ms_max=row[8],
-        first_at=row[9],
-        last_at=row[10],
+        estimated=row[7],
+        queue_ms_mean=row[8],
+        queue_ms_max=row[9],
+        first_at=row[10],
+        last_at=row[11],
     )

@@ -5,16 +5,20 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from controlplane.fields import Id, Moment, Name, takes
 from controlplane.paging import PageQuery
 from shared import tables
 
-By = Literal["tenant", "key", "model", "group"]
+By = Literal["tenant", "key", "model", "group", "day"]
 
 
-class UsageFilter(PageQuery):
+class UsageConditions(BaseModel):
+    """Which requests are meant. Unknown parameters are refused, lest a filter be misspelt."""
+
+    model_config = ConfigDict(extra="forbid")
+
     since: Moment | None = Field(None, description="Started at or after.")
     until: Moment | None = Field(None, description="Started before.")
     tenant_id: Id | None = None
@@ -23,14 +27,26 @@ class UsageFilter(PageQuery):
     group: Name | None = None
 
 
-class UsageQuery(UsageFilter):
-    by: Annotated[By, takes("one of tenant, key, model, group")] = "tenant"
+class UsageFilter(PageQuery, UsageConditions):
+    """The same, and a page of them."""
+
+
+class UsageSummed(UsageConditions):
+    """The same, and what is added up."""
+
+    by: Annotated[By, takes("one of tenant, key, model, group, day")] = "tenant"
+
+
+class UsageQuery(PageQuery, UsageSummed):
+    """The same, and a page of the sums."""
 
 
 class UsageSum(BaseModel):
-    """What one tenant, key, model or group used."""
+    """What one tenant, key, model or group used, or all together on one day."""
 
-    id: str = Field(description="Of a tenant or key; the name of a model or group.")
+    id: str = Field(
+        description="Of a tenant or key; the name of a model or group; a day as 2030-12-31, in UTC."
+    )
     name: str = Field(description="The latest name it had.")
     requests: int
     queued: int = Field(description="Of them, those that waited.")
@@ -38,6 +54,7 @@ class UsageSum(BaseModel):
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    estimated: int = Field(description="Requests whose tokens the gateway estimated, in part.")
     queue_ms_mean: float
     queue_ms_max: float
     first_at: datetime
@@ -65,6 +82,7 @@ class UsageView(BaseModel):
     input_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
+    estimated: bool = Field(description="The upstream did not report all of the tokens.")
     session: str | None
 
     @classmethod
@@ -88,5 +106,6 @@ class UsageView(BaseModel):
             input_tokens=row.input_tokens,
             output_tokens=row.output_tokens,
             cached_tokens=row.cached_tokens,
+            estimated=row.estimated,
             session=row.session,
         )

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from dataplane.admission.affinity import in_force
@@ -19,6 +20,7 @@ from dataplane.admission.fleet import Fleet
 from dataplane.admission.permit import Ask, Permit
 from dataplane.admission.replica import Stance
 from dataplane.admission.slots.port import Holding
+from dataplane.discovery.sizing import PoolSize, pool_size
 from dataplane.errors import (
     AdmissionTimedOut,
     InvalidApiKey,
@@ -79,6 +81,7 @@ class Limits:
 class Admission:
     """Admits requests to the pools of one replica. Not to be shared between event loops.
 
+    `size_of` is a pool's size as it is now, from memory; without it, the configured one.
     `on_affinity` is told of each thing that session affinity does, and in which model's pool.
     """
 
@@ -87,9 +90,13 @@ class Admission:
         limits: Limits,
         *,
         has_fleet: bool = False,
+        size_of: Callable[[ModelPolicy], PoolSize] | None = None,
         on_affinity: Callable[[str, str], None] = lambda model, event: None,
     ) -> None:
         self._limits: Final = limits
+        self._size_of: Final = size_of or partial(
+            pool_size, answer=None, default=limits.default_size
+        )
         self._on_affinity: Final = on_affinity
         self._fleet: Fleet | None = None
         self._core: Final = Scheduler(
@@ -153,7 +160,7 @@ class Admission:
         self._post(KeyGone(key_id), because)
 
     def models_changed(self, models: Iterable[ModelPolicy]) -> None:
-        """These are the enabled models now; pools of others reject what waits."""
+        """These are the enabled models and their sizes now; pools of others reject what waits."""
         now = {model.id: model for model in models}
         for id in [pool.policy.id for pool in self._core.pools]:
             if id in now:
@@ -267,15 +274,17 @@ class Admission:
         self._post(Woken())
 
     def _pool_of(self, model: ModelPolicy) -> PoolPolicy:
+        now = self._size_of(model)
         known = self._policies.get(model.id)
         if known is not None and known[0] is model:
-            return known[1]
-        configured = model.max_in_flight
+            pool = known[1]
+            if (pool.size, pool.size_source) == (now.size, now.source):
+                return pool
         pool = PoolPolicy(
             id=model.id,
             model=model.name,
-            size=self._limits.default_size if configured is None else configured,
-            size_source="default" if configured is None else "configured",
+            size=now.size,
+            size_source=now.source,
             admission_weight=model.admission_weight,
             affinity=self._rules_of(model),
         )

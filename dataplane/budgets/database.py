@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, delete, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql.dml import ReturningInsert
@@ -73,12 +73,26 @@ class DatabaseTermStore:
         totals = {(scope, scope_id, start): total for scope, scope_id, start, total in rows}
         return {term: totals[_identity(term)] for term in used}
 
+    async def purge(self, before: float, at_most: int) -> int:
+        """See `retention.PurgedStore.purge`."""
+        oldest = (
+            select(*(getattr(BudgetUsageRow, name) for name in _KEY))
+            .where(BudgetUsageRow.calendar, BudgetUsageRow.period_started_at < _moment(before))
+            .limit(at_most)
+        )
+        keys = tuple_(*(getattr(BudgetUsageRow, name) for name in _KEY))
+        async with self._errors(), self._database.transaction() as session:
+            connection = await session.connection()
+            done = await connection.execute(delete(BudgetUsageRow).where(keys.in_(oldest)))
+            return done.rowcount
+
     def _upsert_totals(self) -> sqlite.Insert | postgresql.Insert:
         insert = self._insert()
         return insert.on_conflict_do_update(
             index_elements=_KEY,
             set_={
                 "committed_tokens": insert.excluded.committed_tokens,
+                "calendar": and_(BudgetUsageRow.calendar, insert.excluded.calendar),
                 "updated_at": insert.excluded.updated_at,
             },
             where=insert.excluded.committed_tokens > BudgetUsageRow.committed_tokens,
@@ -91,6 +105,7 @@ class DatabaseTermStore:
             set_={
                 "committed_tokens": BudgetUsageRow.committed_tokens
                 + insert.excluded.committed_tokens,
+                "calendar": and_(BudgetUsageRow.calendar, insert.excluded.calendar),
                 "updated_at": insert.excluded.updated_at,
             },
         ).returning(
@@ -117,14 +132,18 @@ def _rows(used: Mapping[Term, int]) -> list[dict[str, Any]]:
     """One row a term, in an order in which writers cannot wait for each other in a circle."""
     now = datetime.now(UTC)
     sums: dict[tuple[str, str, datetime], int] = {}
+    kept: set[tuple[str, str, datetime]] = set()
     for term, tokens in used.items():  # two terms may have begun at the same moment
         sums[_identity(term)] = sums.get(_identity(term), 0) + tokens
+        if not term.calendar:
+            kept.add(_identity(term))
     return [
         {
             "scope": scope,
             "scope_id": scope_id,
             "period_started_at": start,
             "committed_tokens": tokens,
+            "calendar": (scope, scope_id, start) not in kept,
             "updated_at": now,
         }
         for (scope, scope_id, start), tokens in sorted(sums.items())
@@ -136,4 +155,8 @@ def _identity(term: Term) -> tuple[str, str, datetime]:
 
 
 def _start(term: Term) -> datetime:
-    return datetime.fromtimestamp(term.starts_ms / 1000, UTC)
+    return _moment(term.starts_ms / 1000)
+
+
+def _moment(unix_secs: float) -> datetime:
+    return datetime.fromtimestamp(unix_secs, UTC)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from alembic.runtime.migration import MigrationContext
@@ -22,6 +22,8 @@ from shared.policy import (
     AffinityOverride,
     Budget,
     BudgetPeriod,
+    CapacityPolicy,
+    CapacitySource,
     EndpointPolicy,
     GroupPolicy,
     KeyPolicy,
@@ -45,6 +47,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 _ACTIVE: Final = "active"
 _OVERRIDES: Final = frozenset(field.name for field in fields(AffinityOverride))
+_CAPACITY: Final = frozenset(field.name for field in fields(CapacityPolicy))
 
 
 class DatabasePolicySource:
@@ -190,6 +193,7 @@ def _model(row: ModelRow, aliases: list[str], endpoints: list[EndpointPolicy]) -
         upstream_model=row.upstream_model,
         enabled=row.enabled,
         max_in_flight=row.max_in_flight,
+        capacity=_capacity(row.capacity),
         admission_weight=row.admission_weight,
         load_balancing=LoadBalancing(row.load_balancing),
         affinity=AffinityOverride(
@@ -199,6 +203,13 @@ def _model(row: ModelRow, aliases: list[str], endpoints: list[EndpointPolicy]) -
         max_retries=row.max_retries,
         endpoints=tuple(endpoints),
     )
+
+
+def _capacity(stored: dict[str, Any] | None) -> CapacityPolicy | None:
+    if stored is None:
+        return None
+    fields = {name: value for name, value in stored.items() if name in _CAPACITY}
+    return CapacityPolicy(**{**fields, "source": CapacitySource(stored["source"])})
 
 
 def _unix_secs(moment: datetime | None) -> float | None:

@@ -1,14 +1,15 @@
 """Which of a model's endpoints is called, and in which order the others follow when it fails.
 
 Endpoints of the lowest priority number come first; a model's load balancing orders those that share
-a number. An endpoint at its own cap goes behind the others of its kind. No I/O and no clock; what
-it remembers is what runs where, and whose turn it is.
+a number. Behind all of them go those at their own cap, and behind these those that are unhealthy:
+such a one is called only when every other has failed or is none. No I/O and no clock; what it
+remembers is what runs where, and whose turn it is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Final
@@ -20,9 +21,10 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class EndpointChoice:
-    """One for all models. Endpoints are told apart by their id."""
+    """One for all models. Endpoints are told apart by their id; `is_usable` is their health."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_usable: Callable[[EndpointPolicy], bool] = lambda endpoint: True) -> None:
+        self._is_usable = is_usable
         self._in_flight: Counter[str] = Counter()
         self._turns: dict[str, int] = {}
 
@@ -48,32 +50,34 @@ class EndpointChoice:
         enabled = [each for each in endpoints if each.enabled]
         if len(enabled) < 2:
             return enabled
-        enabled.sort(key=lambda each: each.priority)
-        tiers = [list(tier) for _, tier in groupby(enabled, key=lambda each: each.priority)]
+        enabled.sort(key=self._rank)
+        kinds = [list(kind) for _, kind in groupby(enabled, key=self._rank)]
         ordered = []
-        for index, tier in enumerate(tiers):
+        for index, kind in enumerate(kinds):
             match balancing:
                 case LoadBalancing.ROUND_ROBIN if index == 0:
-                    tier = self._by_turn(tier)
+                    kind = self._by_turn(kind)
                 case LoadBalancing.LEAST_IN_FLIGHT:
-                    tier.sort(key=lambda each: self._in_flight[each.id] / max(each.weight, 1))
-            tier.sort(key=self._is_full)
-            ordered += tier
+                    kind.sort(key=lambda each: self._in_flight[each.id] / max(each.weight, 1))
+            ordered += kind
         return ordered
+
+    def _rank(self, endpoint: EndpointPolicy) -> tuple[bool, bool, int]:
+        return (not self._is_usable(endpoint), self._is_full(endpoint), endpoint.priority)
 
     def _is_full(self, endpoint: EndpointPolicy) -> bool:
         cap = endpoint.max_in_flight
         return cap is not None and self._in_flight[endpoint.id] >= cap
 
-    def _by_turn(self, tier: list[EndpointPolicy]) -> list[EndpointPolicy]:
+    def _by_turn(self, alike: list[EndpointPolicy]) -> list[EndpointPolicy]:
         """Smooth weighted turns: each gains its weight, whoever has most goes and pays for all.
 
         Over any run of calls each gets its part by weight, spread out rather than in bursts.
         """
         if len(self._turns) > REMEMBERED_MAX:
             self._turns.clear()
-        for each in tier:
+        for each in alike:
             self._turns[each.id] = self._turns.get(each.id, 0) + each.weight
-        ordered = sorted(tier, key=lambda each: -self._turns[each.id])
-        self._turns[ordered[0].id] -= sum(each.weight for each in tier)
+        ordered = sorted(alike, key=lambda each: -self._turns[each.id])
+        self._turns[ordered[0].id] -= sum(each.weight for each in alike)
         return ordered

@@ -56,6 +56,8 @@ log = structlog.stdlib.get_logger(__name__)
 Attempted = Callable[[str, str], None]
 """Told the model's label and the outcome of each try: `answered`, `refused` (a status of
 `TRIED_AGAIN`), `unreachable`, `timed_out`, `broken` or `cancelled`."""
+Watch = Callable[[EndpointPolicy, str, int | None], None]
+"""Told the endpoint, the outcome and the status, where one came, of each try."""
 
 
 class OutgoingBody(Protocol):
@@ -123,6 +125,7 @@ class Forwarder:
         timeouts: Timeouts,
         attempted: Attempted = lambda label, outcome: None,
         *,
+        watch: Watch = lambda endpoint, outcome, status: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock`: seconds, from any beginning."""
@@ -130,6 +133,7 @@ class Forwarder:
         self.choice: Final = choice
         self.timeouts: Final = timeouts
         self.attempted: Final = attempted
+        self.watch: Final = watch
         self._clock: Final = clock
         self._usage_refused: OrderedDict[str, float] = OrderedDict()
         """When each endpoint refused, by its id; the latest last."""
@@ -223,7 +227,7 @@ class Forwarding:
 
     async def _call(self, endpoint: EndpointPolicy, *, asks_usage: bool) -> Answer:
         forwarder, outgoing = self._forwarder, self._outgoing
-        outcome = "cancelled"
+        outcome, status = "cancelled", None
         try:
             self._open.enter_context(forwarder.choice.calling(endpoint))
             response = await self._open.enter_async_context(
@@ -235,8 +239,9 @@ class Forwarding:
                     forwarder.timeouts,
                 )
             )
-            _check_status(response.status)
-            outcome = "refused" if response.status in TRIED_AGAIN else "answered"
+            status = response.status
+            _check_status(status)
+            outcome = "refused" if status in TRIED_AGAIN else "answered"
         except BaseException as failure:
             outcome = _outcome_of(failure)
             await self._open.aclose()
@@ -252,6 +257,7 @@ class Forwarding:
             raise
         finally:
             forwarder.attempted(self._destination.label, outcome)
+            forwarder.watch(endpoint, outcome, status)
         return Answer(response, usage_was_asked=asks_usage)
 
     def _headers(self, endpoint: EndpointPolicy) -> list[tuple[str, str]]:

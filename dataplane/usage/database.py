@@ -118,6 +118,7 @@ def _row(record: UsageRecord) -> dict[str, Any]:
         "input_tokens": _tokens(record.input_tokens),
         "output_tokens": _tokens(record.output_tokens),
         "cached_tokens": _tokens(record.cached_tokens),
+        "estimated": record.is_estimated,
         "session": record.session,
     }
     return {

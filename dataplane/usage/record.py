@@ -31,6 +31,8 @@ class UsageRecord:
     input_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
+    is_estimated: bool
+    """The upstream did not report all of the tokens: the gateway estimated what was missing."""
     session: str | None
     """A keyed hash of the session id."""
     id: str = field(default_factory=new_id)

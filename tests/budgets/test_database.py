@@ -10,6 +10,7 @@ from sqlalchemy import text
 from dataplane.budgets.database import DatabaseTermStore
 from dataplane.budgets.local import LocalBudgets
 from dataplane.budgets.port import TermStoreUnavailable
+from dataplane.budgets.retention import TermRetention
 from dataplane.budgets.terms import Scope, Term
 from dataplane.errors import BudgetExhausted
 from shared.database import Database
@@ -46,6 +47,61 @@ async def test_saves_at_once_do_not_disturb_each_other(database: Database) -> No
     terms = [Term(Scope.KEY, f"k{n}", 0, calendar=False) for n in range(200)]
     await asyncio.gather(*(store.save(dict.fromkeys(terms, total)) for total in (1, 2, 3)))
     assert set((await store.load(terms)).values()) == {3}
+
+
+async def test_only_old_days_and_months_are_purged_and_no_more_than_asked(
+    database: Database,
+) -> None:
+    store = DatabaseTermStore(database)
+    day_ms = 86_400_000
+    days = [Term(Scope.KEY, "k", MARCH.starts_ms + n * day_ms, calendar=True) for n in range(5)]
+    begun_by_hand = [EPOCH, Term(Scope.KEY, "by hand", MARCH.starts_ms, calendar=False)]
+    totals = dict.fromkeys([*days, *begun_by_hand], 7)
+    await store.save(totals)
+    before = days[3].starts_ms / 1000
+    assert [await store.purge(before, 2) for _ in range(3)] == [2, 1, 0]
+    assert set(await store.load(list(totals))) == {*days[3:], *begun_by_hand}
+
+
+async def test_a_term_that_began_with_a_month_is_not_purged_with_it(database: Database) -> None:
+    store = DatabaseTermStore(database)
+    for grow in (store.save, store.add):
+        began = Term(Scope.TENANT, grow.__name__, MARCH.starts_ms, calendar=False)
+        await grow({began._replace(calendar=True): 5})
+        await grow({began: 9})
+        await grow({began._replace(calendar=True): 11})
+        assert await store.purge(MARCH.starts_ms / 1000 + 1, 10) == 0
+
+
+async def test_a_term_is_purged_a_month_after_the_longest_could_have_ended() -> None:
+    calls: list[tuple[float, int]] = []
+
+    class Store:
+        async def purge(self, before: float, at_most: int) -> int:
+            calls.append((before, at_most))
+            return at_most if len(calls) < 3 else 1
+
+    retention = TermRetention(Store(), wall=lambda: 100 * 86_400.0)
+    assert await retention.purge() == 2 * calls[0][1] + 1
+    assert {before for before, _ in calls} == {38 * 86_400.0}
+
+
+async def test_purging_goes_on_after_the_database_was_away() -> None:
+    tried = asyncio.Event()
+
+    class Store:
+        async def purge(self, before: float, at_most: int) -> int:
+            if tried.is_set():
+                done.set()
+                return 0
+            tried.set()
+            raise TermStoreUnavailable("away")
+
+    done = asyncio.Event()
+    retention = TermRetention(Store(), every_secs=0.001)
+    retention.start()
+    await asyncio.wait_for(done.wait(), 10)
+    await retention.stop()
 
 
 async def test_a_database_that_fails_is_told_as_unavailable(database: Database) -> None:

@@ -178,15 +178,3 @@ async def test_replicas_are_told_of_the_model_when_an_endpoint_changes(api: Api)
     await api.delete(path)
     assert api.told.taken() == mine
     await api.get(path, expect=404)
-
-
-async def test_health_is_unknown_again_at_a_new_url(api: Api) -> None:
-    model = await api.model()
-    endpoint = await api.endpoint(model["id"])
-    async with api.plane.database.transaction() as session:
-        row = await session.get(EndpointRow, endpoint["id"])
-        assert row is not None
-        row.health = "healthy"
-    path = f"/models/{model['id']}/endpoints/{endpoint['id']}"
-    assert (await api.patch(path, {"weight": 3}))["health"] == "healthy"
-    assert (await api.patch(path, {"url": "http://10.9.9.9/v1"}))["health"] == "unknown"

@@ -172,5 +172,10 @@ async def test_replicas_are_told_of_each_change_to_a_tenant(api: Api) -> None:
 def _counted(scope: str, scope_id: str) -> tables.BudgetUsageRow:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     return tables.BudgetUsageRow(
-        scope=scope, scope_id=scope_id, period_started_at=at, committed_tokens=5, updated_at=at
+        scope=scope,
+        scope_id=scope_id,
+        period_started_at=at,
+        committed_tokens=5,
+        calendar=True,
+        updated_at=at,
     )

@@ -104,7 +104,6 @@ def endpoint(id_: str, model_id: str, **fields: Any) -> EndpointRow:
         "weight": 100,
         "priority": 0,
         "enabled": True,
-        "health": "unknown",
     }
     return EndpointRow(**{**plain, **WRITTEN, **fields})
 

@@ -28,6 +28,7 @@ def record(request_id: str = "r1", **fields: Any) -> UsageRecord:
         "input_tokens": 10,
         "output_tokens": 20,
         "cached_tokens": 5,
+        "is_estimated": False,
         "session": None,
     }
     return UsageRecord(**{**plain, **fields})

@@ -70,6 +70,7 @@ async def test_a_record_becomes_a_row_with_the_names_of_the_time(database: Datab
         key=key,
         started_at=STARTED + 0.25,
         is_partial=True,
+        is_estimated=True,
         session="abc",
         status=499,
     )
@@ -94,6 +95,7 @@ async def test_a_record_becomes_a_row_with_the_names_of_the_time(database: Datab
         "input_tokens": 10,
         "output_tokens": 20,
         "cached_tokens": 5,
+        "estimated": True,
         "session": "abc",
     }
 

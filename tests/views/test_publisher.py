@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from dataplane import live_view
 from dataplane.live_view import ReplicaView
 from dataplane.publisher import Publisher, published
 from shared import redis as shared_redis
@@ -56,8 +57,8 @@ class Replica:
         self.in_flight = 0
         self.publisher = Publisher(
             redis,
-            name,
-            view=lambda: view(name, self.in_flight),
+            redis_keys.view(name),
+            text=lambda: live_view.encode(view(name, self.in_flight)),
             interval=INTERVAL,
             answer_secs=PATIENT_SECS,
         )

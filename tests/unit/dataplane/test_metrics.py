@@ -134,6 +134,14 @@ def test_making_the_metrics_asks_nobody_for_anything() -> None:
     metrics(pools=not_yet)
 
 
+def test_endpoints_are_counted_by_health_at_the_scrape() -> None:
+    known = {("m1", "healthy"): 2, ("m1", "unhealthy"): 1}
+    of = metrics(endpoints=lambda: known)
+    assert value(of, "obleth_endpoints", model="m1", health="healthy") == 2
+    known.clear()
+    assert value(of, "obleth_endpoints", model="m1", health="healthy") is None
+
+
 def test_two_sets_of_metrics_in_one_process_do_not_meet() -> None:
     first, second = metrics(), metrics()
     finish(first)
@@ -171,6 +179,7 @@ def test_what_is_exposed_can_be_read_back() -> None:
         "obleth_input_tokens",
         "obleth_output_tokens",
         "obleth_fairshare_mode",
+        "obleth_endpoints",
         "obleth_fairshare_replicas",
         "obleth_fairshare_affinity",
         "obleth_repairs",

@@ -75,6 +75,12 @@ async def test_an_answer_cut_short_is_marked(outcome: Outcome, is_partial: bool)
     assert kept.is_partial is is_partial
 
 
+@pytest.mark.parametrize("figures", Figures)
+async def test_what_was_estimated_is_marked(figures: Figures) -> None:
+    (kept,) = (await recorded(finished(figures=figures))).kept.values()
+    assert kept.is_estimated is (figures is Figures.ESTIMATED)
+
+
 async def test_tokens_of_a_request_that_ran_nothing_are_unknown_and_not_zero() -> None:
     nothing = finished(figures=Figures.NONE, input_tokens=0, output_tokens=0, cached_tokens=0)
     (kept,) = (await recorded(nothing)).kept.values()

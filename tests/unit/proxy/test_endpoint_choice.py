@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import ExitStack
 
+import pytest
+
 from dataplane.proxy.endpoint_choice import EndpointChoice
 from shared.policy import EndpointPolicy, LoadBalancing
 
@@ -54,9 +56,38 @@ def test_least_in_flight_looks_at_what_runs_and_at_weights() -> None:
     assert not choice._in_flight
 
 
-def test_an_endpoint_at_its_cap_goes_behind_its_equals() -> None:
+def test_an_endpoint_at_its_cap_goes_behind_all_that_have_room() -> None:
     endpoints = [endpoint("a", max_in_flight=1), endpoint("b"), endpoint("z", priority=1)]
     choice = EndpointChoice()
     with choice.calling(endpoints[0]):
-        assert ids(choice.order(endpoints, LoadBalancing.FAILOVER)) == "baz"
+        assert ids(choice.order(endpoints, LoadBalancing.FAILOVER)) == "bza"
     assert ids(choice.order(endpoints, LoadBalancing.FAILOVER)) == "abz"
+
+
+@pytest.mark.parametrize("balancing", LoadBalancing)
+def test_an_unhealthy_endpoint_goes_behind_every_healthy_one(balancing: LoadBalancing) -> None:
+    endpoints = [endpoint("a"), endpoint("b", max_in_flight=1), endpoint("z", priority=9)]
+    ill = {"a"}
+    choice = EndpointChoice(lambda each: each.id not in ill)
+    assert ids(choice.order(endpoints, balancing)) == "bza"
+    with choice.calling(endpoints[1]):
+        assert ids(choice.order(endpoints, balancing)) == "zba"
+
+
+def test_with_none_healthy_all_are_tried_in_the_order_they_always_have() -> None:
+    endpoints = [endpoint("z", priority=1), endpoint("a"), endpoint("b")]
+    choice = EndpointChoice(lambda each: False)
+    assert ids(choice.order(endpoints, LoadBalancing.FAILOVER)) == "abz"
+    firsts = [ids(choice.order(endpoints, LoadBalancing.ROUND_ROBIN))[0] for _ in range(4)]
+    assert firsts == list("abab")
+
+
+def test_round_robin_turns_among_the_healthy_and_takes_in_who_comes_back() -> None:
+    endpoints = [endpoint("a"), endpoint("b"), endpoint("c")]
+    ill = {"b"}
+    choice = EndpointChoice(lambda each: each.id not in ill)
+    firsts = [ids(choice.order(endpoints, LoadBalancing.ROUND_ROBIN))[0] for _ in range(4)]
+    assert firsts == list("acac")
+    ill.clear()
+    firsts = [ids(choice.order(endpoints, LoadBalancing.ROUND_ROBIN))[0] for _ in range(9)]
+    assert Counter(firsts) == {"a": 3, "b": 3, "c": 3}

@@ -1,0 +1,74 @@
+"""How many slots a pool has. Pure: policy and the last answers in, a size and its reason out.
+
+* A model with `capacity` has the slots of its ready backends together times its headroom, rounded
+  up; no backend ready is a size of 0, which queues.
+* While nobody has ever answered for it, and for a model without `capacity`, it is `max_in_flight`
+  or the gateway's default; never more than its endpoints' own caps together, if all have one.
+
+In a fleet each replica works this out by itself and claims slots against its own result. So a pool
+never runs more than the largest size that any live replica has found. Replicas differ for at most
+one interval of discovery after backends came or went, and as long as they see different backends.
+A smallest size over all of them would be no safer where it counts, since each replica is equally
+late to notice a loss, and one replica that sees nothing would stop the whole fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Final
+
+from shared.policy import MAX_IN_FLIGHT_MAX, CapacityPolicy, ModelPolicy
+
+Ready = Sequence[int | None]
+"""One entry a ready backend: the slots it has of its own, or None."""
+
+CONFIGURED: Final = "configured"
+DEFAULT: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was last heard of a model's backends."""
+
+    ready: Ready
+    is_stale: bool = False
+    """It has been asked again since, without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    size: int
+    source: str
+    """`configured`, `default`, `discovered:<source>`, or that and `:stale`."""
+
+
+def pool_size(model: ModelPolicy, answer: Answer | None, *, default: int) -> PoolSize:
+    """The size of a model's pool."""
+    if model.capacity is not None and answer is not None:
+        stale = ":stale" if answer.is_stale else ""
+        source = f"discovered:{model.capacity.source}{stale}"
+        return PoolSize(discovered(model.capacity, answer.ready), source)
+    size, source = default, DEFAULT
+    if model.max_in_flight is not None:
+        size, source = model.max_in_flight, CONFIGURED
+    together = _caps_together(model)
+    if together is not None and together < size:
+        return PoolSize(together, CONFIGURED)
+    return PoolSize(size, source)
+
+
+def discovered(capacity: CapacityPolicy, ready: Ready) -> int:
+    """Slots of the ready backends × headroom, rounded up; at most what a pool may have."""
+    each = capacity.per_replica_max_in_flight
+    slots = sum(each if own is None else own for own in ready)
+    # 1.1 is meant, and not the float a little above it, by which 30 slots would become 34.
+    return min(ceil(slots * Fraction(str(capacity.headroom))), MAX_IN_FLIGHT_MAX)
+
+
+def _caps_together(model: ModelPolicy) -> int | None:
+    caps = [endpoint.max_in_flight for endpoint in model.endpoints if endpoint.enabled]
+    known = [cap for cap in caps if cap is not None]
+    return sum(known) if caps and len(known) == len(caps) else None
