@@ -153,8 +153,11 @@ def check_answers(told: dict[str, str]) -> None:
     if health["status"] != "ok":
         raise Wrong(f"the Management API answered {health}")
     page = _ask(told["dashboard"])
-    for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', page):
-        _ask(told["dashboard"] + path.removeprefix("/"))
+    parts = re.findall(r'(?:src|href)="/(static/[^"#]+)', page)
+    if not any("htmx" in part for part in parts):
+        raise Wrong(f"the page at {told['dashboard']} is not the dashboard: {page[:200]}")
+    for part in parts:
+        _ask(told["dashboard"] + part)
 
 
 def _ask(url: str, key: str | None = None, body: Any = None) -> str:

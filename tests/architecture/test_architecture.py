@@ -101,6 +101,11 @@ def test_nothing_is_left_unfinished_or_switched_off() -> None:
     assert found == []
 
 
+def test_no_merge_was_left_half_done() -> None:
+    marks = re.compile(r"^(<{7} |>{7} |={7}$)", re.MULTILINE)
+    assert [tree.name(path) for path in tree.texts() if marks.search(path.read_text())] == []
+
+
 def test_the_tree_stands_alone() -> None:
     """No word of where it was written, of what it was written from, or of a package host."""
     elsewhere = re.compile(

@@ -1,10 +1,12 @@
 """docker-compose.yml, held to the Compose specification and to what obleth needs of it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from compose_spec import PyCompose, parse_duration
 from dotenv import dotenv_values
 from typer.main import get_command
@@ -17,6 +19,7 @@ from obleth.service import _GOODBYE_SECS, _SIDE_GRACE_SECS
 from obleth.settings import EmbeddedSettings
 from shared.settings import load, variable_name
 from tests.architecture.tree import ROOT
+from tests.deploy.test_monitoring import promtool
 
 GIVEN = {"OBLETH_ADMIN_TOKEN": "admin", "OBLETH_INTERNAL_TOKEN": "internal"}
 ONCE = {"migrate"}
@@ -134,3 +137,32 @@ def test_what_is_mounted_is_there(services: dict[str, Any]) -> None:
     ]
     assert mounted
     assert [path for path in mounted if not (ROOT / path).exists()] == []
+
+
+def test_prometheus_takes_its_configuration_and_finds_every_replica(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    token = tmp_path / "viewer_token"
+    token.write_text("viewer")
+    text = (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
+    inside = f"/run/secrets/{services['prometheus']['secrets'][0]}"
+    assert inside in text
+    mounted = tmp_path / "prometheus.yml"
+    mounted.write_text(text.replace(inside, str(token)))
+    shutil.copy(ROOT / "deploy" / "prometheus" / "obleth.rules.yml", tmp_path)
+    promtool("check", "config", mounted)
+    jobs = {one["job_name"]: one for one in yaml.safe_load(text)["scrape_configs"]}
+    discovery = jobs["obleth-dataplane"]["dns_sd_configs"][0]
+    assert discovery["names"] == ["dataplane"]
+    listen = services["dataplane"]["environment"]["OBLETH_METRICS_LISTEN"]
+    assert listen.endswith(f":{discovery['port']}")
+    assert jobs["obleth-controlplane"]["static_configs"][0]["targets"] == ["controlplane:9180"]
+
+
+def test_grafana_is_given_its_source_and_the_dashboard(services: dict[str, Any]) -> None:
+    folder = ROOT / "deploy" / "grafana" / "provisioning"
+    source = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text())
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    provider = yaml.safe_load((folder / "dashboards" / "obleth.yml").read_text())["providers"][0]
+    volumes = services["grafana"]["volumes"]
+    assert f"./deploy/grafana/obleth.json:{provider['options']['path']}/obleth.json:ro" in volumes

@@ -1,5 +1,6 @@
 """The Helm chart, rendered and linted by Helm's own engine and held to the Kubernetes schemas."""
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ EXTERNAL: dict[str, Any] = {
 }
 EVERYTHING: dict[str, Any] = {
     **EXTERNAL,
+    "secrets": {"adminToken": "admin", "viewerToken": "viewer"},
     "image": {"repository": "registry.example/obleth", "tag": "1"},
     "imagePullSecrets": [{"name": "pull"}],
     "dataplane": {"autoscaling": {"enabled": True}, "nodeSelector": {"pool": "cpu"}},
@@ -41,6 +43,8 @@ EVERYTHING: dict[str, Any] = {
     },
     "monitoring": {
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "grafanaDashboard": {"enabled": True},
     },
 }
 EXISTING: dict[str, Any] = {"secrets": {"existingSecret": "mine"}}
@@ -394,18 +398,39 @@ def test_discovery_may_read_endpoint_slices_where_it_is_told_and_nothing_else(
     assert _pod(without, "dataplane")["automountServiceAccountToken"] is False
 
 
-def test_prometheus_scrapes_each_replica(chart: helm.Chart) -> None:
+def test_prometheus_scrapes_each_replica_and_the_control_plane(chart: helm.Chart) -> None:
     objects = _render(chart, EVERYTHING)
-    monitor = _of(objects, "ServiceMonitor")["rel-obleth"]
-    assert monitor["metadata"]["labels"]["release"] == "prometheus"
-    selector = monitor["spec"]["selector"]["matchLabels"]
-    found = [
-        one
-        for one in _of(objects, "Service").values()
-        if _selects(selector, one["metadata"]["labels"])
-    ]
-    assert [one["metadata"]["name"] for one in found] == ["rel-obleth-metrics"]
-    assert found[0]["spec"]["ports"][0]["name"] == monitor["spec"]["endpoints"][0]["port"]
+    scraped = {}
+    for name, monitor in _of(objects, "ServiceMonitor").items():
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        selector = monitor["spec"]["selector"]["matchLabels"]
+        services = [
+            one
+            for one in _of(objects, "Service").values()
+            if _selects(selector, one["metadata"]["labels"])
+        ]
+        assert len(services) == 1
+        assert services[0]["spec"]["ports"][0]["name"] == monitor["spec"]["endpoints"][0]["port"]
+        scraped[name] = monitor["spec"]["endpoints"][0].get("authorization")
+    assert scraped["rel-obleth-dataplane"] is None
+    token = scraped["rel-obleth-controlplane"]["credentials"]
+    assert token["key"] in _of(objects, "Secret")[token["name"]]["stringData"]
+
+
+def test_without_a_viewers_token_the_control_plane_is_not_scraped(chart: helm.Chart) -> None:
+    monitoring = {"serviceMonitor": {"enabled": True}}
+    objects = _render(chart, {**LEAST, "monitoring": monitoring})
+    assert _of(objects, "ServiceMonitor").keys() == {"rel-obleth-dataplane"}
+
+
+def test_alerts_and_dashboard_are_those_of_the_project(chart: helm.Chart) -> None:
+    objects = _render(chart, EVERYTHING)
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "obleth.rules.yml").read_text())
+    assert _of(objects, "PrometheusRule")["rel-obleth"]["spec"] == rules
+    found = _of(objects, "ConfigMap")["rel-obleth-dashboard"]
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "obleth.json").read_text())
+    assert json.loads(found["data"]["obleth.json"]) == dashboard
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
 def test_an_ingress_buffers_nothing(chart: helm.Chart) -> None:
