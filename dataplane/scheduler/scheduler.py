@@ -181,8 +181,8 @@ class Scheduler:
         books = self._books
         pool = books.pool(event.pool)
         self._sessions.follow(pool, now)
+        key = self._sessions.follow_caps(pool, event.key, now)
         books.idle.pop(pool.policy.id, None)
-        key = books.key(pool, event.key)
         books.join(key)
         step = self._sessions.arrives(pool, key, event, now)
         hold = None if step is None else step.session.hold
@@ -264,7 +264,8 @@ class Scheduler:
             self._reject(waiter, RejectReason.TIMED_OUT, now)
         for pool, node in self._retries.due(now):
             self._unblock(pool, node)
-        self._sessions.tend(now, self.ceiling)
+        if self._sessions.tend(now, self.ceiling):
+            self._serve(now)  # those who wait come before whoever arrives now
         self._books.drop_idle(now, self._pool_idle)
 
     # Policy
@@ -316,9 +317,9 @@ class Scheduler:
             tenant = self._order.next(pool.groups, slots)
             assert tenant is not None, "a ready pool has someone who can go"
             key = tenant.keys.first()
-            assert key is not None, "a tenant that contends has a key that does"
-            waiter = pool.head(key)
-            assert waiter is not None, "a key that contends has a request"
+            waiter = None if key is None else pool.head(key)
+            assert waiter is not None, "a tenant that contends has a request"
+            key = waiter.key
             del key.queue[waiter.request]
             self._sessions.taken(waiter, now)
             self._books.count(pool, key, waiting=-1, running=1)

@@ -64,7 +64,7 @@ class Sessions:
             while affinity.holds and pool.held > most:
                 self._free(pool, affinity.holds[0], now)
         while self._books.occupied > ceiling and self._holding:
-            pool = next(iter(self._holding.values()))
+            _, _, pool = min((_of(p).holds[0].ends, id, p) for id, p in self._holding.items())
             self._free(pool, _of(pool).holds[0], now)
         return self._books.held < before
 
@@ -92,6 +92,21 @@ class Sessions:
         affinity.age(now)
         self._free_of_passed(pool, affinity.held_keys, now)
 
+    def follow_caps(self, pool: Pool, policy: KeyPolicy, now: float) -> Key:
+        """The node of a key that sends; its caps and its tenant's may have changed.
+
+        Whoever waits behind a cap that was lifted comes before the request that brought the news.
+        """
+        key = self._books.key(pool, policy)
+        tenant = key.tenant
+        if not (tenant.waiting or tenant.held):
+            return key
+        if tenant.held and (_is_over(key) or _is_over(tenant)):
+            self.keep_to_caps(now)
+        self._books.place(pool, key)
+        # As the others move on, a node without work may have been forgotten.
+        return self._books.key(pool, policy)
+
     def key_gone(self, id: str, now: float) -> None:
         """A key may not be used any more: nothing is held for it."""
         for pool, hold in self._holds():
@@ -111,8 +126,6 @@ class Sessions:
         if pool.affinity is None:
             return None
         pool.affinity.age(now)
-        if key.held and (_is_over(key) or _is_over(key.tenant)):
-            self.keep_to_caps(now)
         if event.session is None:
             return None
         return pool.affinity.arrives(key, event.session, event.request, now)

@@ -182,6 +182,15 @@ def test_a_held_slot_that_nobody_takes_is_freed_when_its_time_is_up() -> None:
     assert world.noted == {"hold": 1, "expire": 1}
 
 
+def test_a_slot_whose_hold_has_run_out_goes_to_who_waits_and_not_to_who_brings_the_time() -> None:
+    world = World(ceiling=1)
+    holding(world)
+    waiting = world.send(a_key("u"), pool=ONE)
+    world.now = 4  # and nobody is told
+    newest = world.send(a_key("v"), pool=PoolPolicy("other", "other", 1))
+    assert world.runs([waiting, newest]) == [True, False]
+
+
 def test_nobody_is_charged_for_an_idle_hold_and_the_step_that_takes_it_is_charged_as_any() -> None:
     world = World()
     holding(world)

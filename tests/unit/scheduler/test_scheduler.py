@@ -14,6 +14,7 @@ from dataplane.scheduler.events import (
     Woken,
 )
 from dataplane.scheduler.order import Weighted
+from shared.policy import KeyPolicy
 from tests.simulation.world import World, a_key
 
 
@@ -139,6 +140,17 @@ def test_a_cap_that_is_lifted_lets_waiters_go_at_once() -> None:
         world.send(a_key("t", cap=1))
     world.change(a_key("t"))
     assert len(world.running) == 4
+
+
+@pytest.mark.parametrize("capped", [a_key("t", cap=1), a_key("t", key_cap=1)])
+def test_a_cap_that_the_next_request_lifts_lets_older_waiters_go_before_it(
+    capped: KeyPolicy,
+) -> None:
+    world = World()
+    three = pool_of(3)
+    runs, older, old = (world.send(capped, pool=three) for _ in range(3))
+    newest = world.send(a_key("t"), pool=three)
+    assert world.runs([runs, older, old, newest]) == [True, True, True, False]
 
 
 def test_a_key_whose_cap_falls_keeps_what_runs_and_gets_nothing_more() -> None:
