@@ -34,7 +34,7 @@ LIBRARIES := controlplane/dashboard/package-lock.json deploy/vendor.py
 	@deploy/dev/setup
 	@touch $@
 
-services: ## PostgreSQL and Redis for the tests, started if they do not answer
+services: ## what the tests need: PostgreSQL and Redis, started if they do not answer; Chromium
 	@deploy/dev/services
 
 bench: setup ## what a decision costs by how many wait, as ratios

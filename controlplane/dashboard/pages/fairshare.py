@@ -38,9 +38,12 @@ async def bars(visit: Visit) -> Response:
 
 
 async def history(visit: Visit) -> Response:
-    """What the API remembers, with each group's colour."""
+    """What the API remembers, with each group's colour, or why it tells nothing."""
     wanted = {name: visit.query(name) for name in ("model", "since_ms", "replica")}
-    found = await visit.api.get("/fairshare/history", **wanted)
+    try:
+        found = await visit.api.get("/fairshare/history", **wanted)
+    except Refused as refused:
+        return JSONResponse({"problem": refused.detail, "points": []})
     live = await Live.of(visit.api, visit.query("replica"))
     names = sorted({name for point in found["points"] for name in point["groups"]})
     return JSONResponse({**found, "colours": [(name, live.colour(name)) for name in names]})
@@ -52,7 +55,7 @@ async def replicas(visit: Visit) -> Response:
         found = await visit.api.get("/replicas")
     except Refused as refused:
         return visit.page("replicas.html", replicas=[], problem=refused.detail)
-    return visit.page("replicas.html", replicas=found["items"], problem=None)
+    return visit.page("replicas.html", replicas=found["items"], problem=found["reason"])
 
 
 def _pool(visit: Visit, live: Live, models: list[Json], chosen: str) -> Response:

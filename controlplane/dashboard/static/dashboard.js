@@ -111,7 +111,8 @@ async function followHistory() {
   const note = document.getElementById("history-note");
   if (!history?.points.length) {
     const off = history?.retention_ms === 0;
-    note.textContent = off ? "History is switched off." : "No history yet for this pool.";
+    note.textContent =
+      history?.problem ?? (off ? "History is switched off." : "No history yet for this pool.");
     return;
   }
   note.textContent = "";
