@@ -21,6 +21,7 @@ from controlplane.dependencies import Provided
 from controlplane.endpoints.health import EndpointHealth, NobodyKnows, PublishedHealth
 from controlplane.endpoints.router import router as endpoints_router
 from controlplane.endpoints.service import EndpointService
+from controlplane.fairshare.explain import Explainer
 from controlplane.fairshare.router import router as fairshare_router
 from controlplane.fairshare.source import LiveSource, NoReplicas
 from controlplane.groups.router import router as groups_router
@@ -143,6 +144,10 @@ def build(
         models,
         endpoints,
         TransferService(models, endpoints),
+        Explainer(
+            default_size=settings.default_model_max_in_flight,
+            any_model=settings.upstream_base_url is not None,
+        ),
         EffectiveSettings({variable_name(name): value for name, value in shown.items()}),
     )
     app.state.live = live = live or NoReplicas()

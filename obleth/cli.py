@@ -226,3 +226,41 @@ def replay(
     else:
         Console().print(playing.render(report))
     raise typer.Exit(report.exit_code)
+
+
+Api = Annotated[
+    str | None,
+    typer.Option(
+        help="The control plane's address; left out, OBLETH_ADMIN_LISTEN of this machine."
+    ),
+]
+
+
+@app.command()
+def top(
+    url: Api = None,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+) -> None:
+    """Show who runs and who waits, and why, until Ctrl-C; as plain text where it is no terminal.
+
+    The token is OBLETH_VIEWER_TOKEN or OBLETH_ADMIN_TOKEN.
+    """
+    from obleth import console
+
+    console.top(url, interval, once=once)
+
+
+@app.command()
+def explain(
+    key: Annotated[str, typer.Option(help="A key's id, its secret, or how that begins.")],
+    model: Annotated[str, typer.Option(help="A model's name or an alias.")],
+    url: Api = None,
+) -> None:
+    """Say why a request of a key to a model would wait now, or be refused.
+
+    The token is OBLETH_VIEWER_TOKEN or OBLETH_ADMIN_TOKEN. Of a secret only the beginning is sent.
+    """
+    from obleth import console
+
+    console.explain(url, key, model)

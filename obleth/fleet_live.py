@@ -15,11 +15,11 @@ import msgspec
 from redis.asyncio import Redis
 
 from controlplane.fairshare.source import Fleet, NobodyAnswers, UnknownModel, UnknownReplica
-from dataplane.live import assembly, replica
+from dataplane.live import assembly, replica, what_if
 from dataplane.live.fleet import Member, members
 from dataplane.live.replica import Live, replica_state
 from dataplane.ops.fairshare import NO_SUCH_MODEL
-from shared.live_state import History, LiveState, ReplicaState
+from shared.live_state import History, LiveState, Newcomer, Outlook, ReplicaState
 from shared.redis import RedisUnavailable
 
 ANSWER_SECS: Final = 2.0
@@ -97,6 +97,10 @@ class FleetLive:
         for each in own:
             states.setdefault(each.instance, each)
         return Fleet([states[name] for name in sorted(states)], trouble)
+
+    def outlook(self, state: LiveState, newcomer: Newcomer) -> Outlook:
+        """See `LiveSource.outlook`."""
+        return what_if.outlook(state, newcomer)
 
     async def _members(self) -> tuple[Sequence[Member], str | None]:
         """The fleet; if Redis is away, as it last was, and why."""

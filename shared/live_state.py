@@ -211,3 +211,39 @@ class ReplicaState:
     held: int | None
     started_at: datetime | None
     version: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newcomer:
+    """A request that might be sent now, by who would send it and to which model."""
+
+    pool_id: str
+    model: str
+    size: int
+    """Of the pool, where nothing says how large it is now."""
+    group: str
+    group_weight: int
+    tenant_id: str
+    tenant: str
+    tenant_weight: int
+    """Effective."""
+    tenant_cap: int | None
+    key_id: str
+    key: str
+    key_weight: int
+    key_cap: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook(Counts):
+    """What would become of such a request. The counts are the pool's, as it is without it."""
+
+    is_admitted: bool
+    """At once; otherwise it waits, for `cause`."""
+    cause: Cause
+    size: int
+    tenant_slots: int
+    """In use by its tenant in this pool, held ones included."""
+    fair_slots: float
+    """Its tenant's, were it to wait."""
+    key_slots: int

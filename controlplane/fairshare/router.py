@@ -1,4 +1,4 @@
-"""/fairshare/live, /fairshare/history and /replicas."""
+"""/fairshare/live, /fairshare/history, /fairshare/explain and /replicas."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from controlplane.dependencies import Store, provided
+from controlplane.fairshare.explain import Explainer, Explanation
 from controlplane.fairshare.source import LiveSource, NobodyAnswers, UnknownModel, UnknownReplica
 from controlplane.fields import Name, takes_whole
 from controlplane.problems import NotFound, Problem
@@ -26,6 +28,7 @@ def _source(request: Request) -> Any:
 
 
 Source = Annotated[LiveSource, Depends(_source)]
+Explaining = Annotated[Explainer, provided(Explainer)]
 
 
 class LiveQuery(BaseModel):
@@ -41,6 +44,13 @@ class HistoryQuery(LiveQuery):
     )
 
 
+class ExplainQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    key: Name = Field(description="Its id, or how its secret begins: `sk-` and eight more.")
+    model: Name = Field(description="A name or an alias.")
+
+
 class ReplicaList(BaseModel):
     items: list[ReplicaState]
     next_cursor: None = Field(None, description="They are all on one page.")
@@ -50,34 +60,45 @@ class ReplicaList(BaseModel):
 @router.get("/fairshare/live", response_model=LiveState)
 async def live(query: Annotated[LiveQuery, Query()], source: Source) -> Response:
     """Who runs, who waits and why: by pool, group, tenant and key, fullest pool first."""
-    with _told(query):
+    with _told(query.replica):
         return _json(await source.state(query.replica))
 
 
 @router.get("/fairshare/history", response_model=History)
 async def history(query: Annotated[HistoryQuery, Query()], source: Source) -> Response:
     """Samples of one model, or of all together. They are the answering replica's own."""
-    with _told(query):
+    with _told(query.replica, query.model):
         return _json(await source.history(query.replica, query.model, query.since_ms))
+
+
+@router.get("/fairshare/explain")
+async def explain(
+    query: Annotated[ExplainQuery, Query()], source: Source, store: Store, explainer: Explaining
+) -> Explanation:
+    """Why a request of this key to this model would wait now, or be refused, or neither."""
+    async with store.reading() as session:
+        asked = await explainer.find(session, query.key, query.model)
+    with _told():
+        return await explainer.explain(source, asked)
 
 
 @router.get("/replicas")
 async def replicas(source: Source) -> ReplicaList:
     """The live replicas and how they share limits."""
-    with _told(LiveQuery()):
+    with _told():
         fleet = await source.fleet()
     return ReplicaList(items=list(fleet.replicas), reason=fleet.reason)
 
 
 @contextmanager
-def _told(query: LiveQuery) -> Iterator[None]:
+def _told(replica: str | None = None, model: str | None = None) -> Iterator[None]:
     """What keeps a question from being answered, as a problem."""
     try:
         yield
     except UnknownReplica:
-        raise NotFound("live replica", query.replica or "") from None
+        raise NotFound("live replica", replica or "") from None
     except UnknownModel:
-        raise NotFound("model", getattr(query, "model", "")) from None
+        raise NotFound("model", model or "") from None
     except NobodyAnswers as error:
         raise Problem(503, "live-unavailable", str(error)) from error
 

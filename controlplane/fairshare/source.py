@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.live_state import History, LiveState, ReplicaState
+from shared.live_state import History, LiveState, Newcomer, Outlook, ReplicaState
 
 
 class UnknownReplica(Exception):
@@ -49,6 +49,10 @@ class LiveSource(Protocol):
         """Raises `NobodyAnswers`."""
         ...
 
+    def outlook(self, state: LiveState, newcomer: Newcomer) -> Outlook:
+        """What would become of a request, as things stand."""
+        ...
+
     async def stop(self) -> None:
         """Close what is connected."""
         ...
@@ -66,6 +70,9 @@ class NoReplicas:
         raise NobodyAnswers(self._REASON)
 
     async def fleet(self) -> Fleet:
+        raise NobodyAnswers(self._REASON)
+
+    def outlook(self, state: LiveState, newcomer: Newcomer) -> Outlook:
         raise NobodyAnswers(self._REASON)
 
     async def stop(self) -> None:

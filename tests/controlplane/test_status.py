@@ -79,6 +79,7 @@ async def test_every_route_is_described(api: Api) -> None:
         "DELETE /models/{model_id}/endpoints/{endpoint_id}",
         "GET /fairshare/live",
         "GET /fairshare/history",
+        "GET /fairshare/explain",
         "GET /replicas",
         "GET /usage",
         "GET /usage/sums.csv",

@@ -48,7 +48,8 @@ def test_without_a_command_the_commands_are_listed(obleth: Command) -> None:
     code, out, err = obleth()
     assert code == 2
     for command in (
-        "serve", "demo", "controlplane", "dataplane", "migrate", "backend", "replay",
+        "serve", "demo", "controlplane", "dataplane", "migrate", "backend", "replay", "top",
+        "explain",
     ):  # fmt: skip
         assert f"\n  {command} " in out + err
 
