@@ -9,7 +9,7 @@ ROUNDS ?=
 ARGS ?=
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup demo test check services bench simulate fmt docs clean-room clean
+.PHONY: help setup demo test check services bench clients simulate fmt docs clean-room clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -40,6 +40,10 @@ services: ## what the tests need: PostgreSQL and Redis, started if they do not a
 bench: setup ## what a decision costs by how many wait, as ratios
 	$(BIN)/python -m tests.bench.decisions $(ARGS)
 
+clients: setup ## run clients that are heavy to install (Node, LangChain, LiteLLM) through the gateway
+	@deploy/dev/clients
+	$(BIN)/pytest -q tests/clients/installed $(ARGS)
+
 faults: setup services ## break a fleet of real processes, with heartbeats as by default, and say what it took
 	$(BIN)/pytest -q tests/faults --default-timings --fault-rounds=$(or $(ROUNDS),1) --timeout=900 $(ARGS)
 
@@ -57,6 +61,6 @@ clean-room: setup ## build the release, install it elsewhere, and run the demo f
 	$(BIN)/python -m deploy.dev.clean_room
 
 clean: ## remove what the other targets made here
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build \
+	rm -rf .venv .venv-clients .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build \
 		controlplane/dashboard/node_modules controlplane/dashboard/static/vendor
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -73,37 +74,37 @@ class Product:
 Starting = Callable[..., AbstractAsyncContextManager[Product]]
 
 
+@asynccontextmanager
+async def started(**settings: Any) -> AsyncIterator[Product]:
+    """A product under the given settings, `database_url` among them, as a block."""
+    chosen = load(
+        EmbeddedSettings,
+        **{
+            "admin_token": TOKEN,
+            "policy_poll_secs": 3600,  # changes must not need it
+            "shutdown_grace_secs": 5,
+            **settings,
+        },
+    )
+    sockets = Sockets(*(server.bind(FREE_PORT, "-") for _ in range(3)))
+    service = embedded_service(chosen, sockets)
+    async with SimulatedBackend() as backend:
+        await service.start()
+        try:
+            async with (
+                _client(f"http://{sockets.admin_address}/api/v1", TOKEN) as api,
+                _client(f"http://{sockets.proxy_address}") as client,
+                _client(f"http://{sockets.metrics_address}") as operations,
+            ):
+                yield Product(service, backend, api, client, operations)
+        finally:
+            await service.stop()
+
+
 @pytest.fixture
 def starting(sqlite_url: str) -> Starting:
     """A product under the given settings, as a block."""
-
-    @asynccontextmanager
-    async def start(**settings: Any) -> AsyncIterator[Product]:
-        chosen = load(
-            EmbeddedSettings,
-            **{
-                "database_url": sqlite_url,
-                "admin_token": TOKEN,
-                "policy_poll_secs": 3600,  # changes must not need it
-                "shutdown_grace_secs": 5,
-                **settings,
-            },
-        )
-        sockets = Sockets(*(server.bind(FREE_PORT, "-") for _ in range(3)))
-        service = embedded_service(chosen, sockets)
-        async with SimulatedBackend() as backend:
-            await service.start()
-            try:
-                async with (
-                    _client(f"http://{sockets.admin_address}/api/v1", TOKEN) as api,
-                    _client(f"http://{sockets.proxy_address}") as client,
-                    _client(f"http://{sockets.metrics_address}") as operations,
-                ):
-                    yield Product(service, backend, api, client, operations)
-            finally:
-                await service.stop()
-
-    return start
+    return partial(started, database_url=sqlite_url)
 
 
 def _client(base_url: str, token: str | None = None) -> httpx.AsyncClient:
