@@ -8,6 +8,7 @@ bounded, the busiest first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -104,6 +105,8 @@ class PoolView(Counts, frozen=True, kw_only=True):
     keys: tuple[KeyView, ...]
     next_in_line: tuple[PickView, ...] = ()
     """Of those that wait on this replica; a merged view has the newest one's."""
+    affinity: dict[str, int] = {}
+    """What session affinity did, by event, since the pool came to be."""
 
 
 class ReplicaView(Counts, frozen=True, kw_only=True):
@@ -177,6 +180,7 @@ def _merge_pool(views: Sequence[PoolView]) -> PoolView:
         groups=tuple(sorted(_together(_all(v.groups for v in views), "name"), key=_name)),
         tenants=tuple(sorted(_together(_all(v.tenants for v in views), "id"), key=busiest)),
         keys=tuple(sorted(_together(_all(v.keys for v in views), "id"), key=busiest)),
+        affinity=dict(sum((Counter(view.affinity) for view in views), Counter())),
     )
 
 

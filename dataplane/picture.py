@@ -133,6 +133,7 @@ def _pool(core: Scheduler, pool: Pool, now: float) -> PoolView:
         tenants=tuple(_tenant(each) for each in nsmallest(TENANTS_A_POOL, tenants, key=_busy)),
         keys=tuple(_key(pool, each) for each in nsmallest(KEYS_A_POOL, keys, key=_busy)),
         next_in_line=next_in_line(core, pool, now),
+        affinity=dict(pool.affinity_events),
     )
 
 

@@ -146,6 +146,9 @@ class LivePool(Counts):
     """The busiest first; a very long list is cut."""
     keys: tuple[LiveKey, ...]
     next_in_line: tuple[NextPick, ...]
+    affinity: dict[str, int]
+    """What session affinity did since the pool came to be, by event, as the metrics name them:
+    `warm`, `hold`, `redeem`, `expire`, `refused`, `freed_starving`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

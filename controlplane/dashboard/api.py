@@ -11,7 +11,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
-from starlette.types import ASGIApp
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controlplane.paging import LIMIT_MAX
 
@@ -36,6 +37,7 @@ class Api:
     """Calls with one role's token, on behalf of a browser at the address `client`."""
 
     def __init__(self, app: ASGIApp, token: str, client: str) -> None:
+        self._app = app
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(client, 0))
         self._headers = {"Authorization": f"Bearer {token}"}
 
@@ -62,6 +64,10 @@ class Api:
             if cursor is None:
                 return items
 
+    def passed_on(self, path: str) -> Response:
+        """What the API answers to the browser's query, as it comes: for files of any length."""
+        return _PassedOn(self._app, f"/api/v1{path}", self._headers)
+
     async def _call(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, **options: Any
     ) -> Json:
@@ -73,6 +79,24 @@ class Api:
         if answer.is_error:
             raise Refused(found)
         return found
+
+
+class _PassedOn(Response):
+    """An answer that another application gives to the same request on another path."""
+
+    def __init__(self, app: ASGIApp, path: str, headers: Mapping[str, str]) -> None:
+        super().__init__()
+        self._app = app
+        self._given = {
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "headers": [(name.lower().encode(), one.encode()) for name, one in headers.items()],
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kept = ("type", "asgi", "http_version", "method", "scheme", "query_string", "client")
+        await self._app({**{name: scope[name] for name in kept}, **self._given}, receive, send)
 
 
 def segment(text: str) -> str:

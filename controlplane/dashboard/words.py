@@ -71,6 +71,16 @@ CAUSES: Final = {
     "idle": Cause("Idle", "Nothing waits.", "good"),
 }
 
+AFFINITY: Final = {
+    "warm": "Warm steps went ahead",
+    "hold": "Slots held",
+    "redeem": "Held slots taken",
+    "expire": "Holds run out",
+    "refused": "Holds not made, for a limit",
+    "freed_starving": "Holds freed for who waits",
+}
+"""What session affinity does, by event."""
+
 
 def mode(name: str) -> Mode:
     return MODES.get(name) or Mode(name, "This dashboard does not know the mode.", False)

@@ -117,6 +117,7 @@ def _pool(
         tenants=tuple(_tenants(pool, verdicts)),
         keys=tuple(_keys(pool, verdicts)),
         next_in_line=tuple(picks),
+        affinity=pool.affinity,
     )
 
 

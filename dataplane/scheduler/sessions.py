@@ -281,6 +281,7 @@ class Sessions:
         return [(pool, hold) for pool in self._holding.values() for hold in _of(pool).holds]
 
     def _note(self, pool: Pool, event: AffinityEvent) -> None:
+        pool.affinity_events[event] += 1
         self.effects.append(Noted(pool.policy.model, event))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Final
 
 from dataplane.scheduler.affinity import Affinity, Step
@@ -132,6 +132,7 @@ class Pool:
 
     __slots__ = (
         "affinity",
+        "affinity_events",
         "blocked",
         "blocked_nodes",
         "claiming",
@@ -166,6 +167,8 @@ class Pool:
         """Its model is deleted or disabled: it is dropped when its last request ends."""
         self.affinity: Affinity | None = None
         """None: sessions count for nothing here."""
+        self.affinity_events: Counter[str] = Counter()
+        """What affinity did here so far, for whoever looks on; nothing is decided by it."""
         self.groups: Level[Group] = Level()
         self.tenants: dict[str, Tenant] = {}
         """The tenants that have work, by id, whatever their group."""

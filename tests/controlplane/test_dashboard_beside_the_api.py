@@ -224,3 +224,16 @@ async def test_what_changed_meanwhile_is_not_written_over(browser: Browser, api:
     for form in ({"name": "mine"}, {"action": "delete"}):
         assert await browser.post(path, revision=old, **form) == 412
     assert (await api.get(path))["weight"] == 7
+
+
+async def test_usage_is_downloaded_through_the_session(browser: Browser) -> None:
+    assert (await browser.get("/usage/sums.csv")).status_code == 303
+    await browser.log_in(VIEWER)
+    for path in ("/usage/sums.csv?by=model", "/usage/requests.csv"):
+        answer = await browser.get(path)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/csv")
+        assert answer.headers["content-disposition"].startswith("attachment")
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "tokens" in answer.text
+    assert (await browser.get("/usage/sums.csv?by=shoe")).status_code == 422

@@ -100,6 +100,12 @@ class Product:
             if live["in_flight"] + live["queued"] >= len(self._asked):
                 return
 
+    def step(self, tenant: str, key: str, model: str, *, session: str) -> None:
+        """One step of a session, from its request to the end of its answer."""
+        headers = {"x-obleth-session-id": session, "x-sim-head-delay-ms": "0"}
+        answer = self.run(self._ask(tenant, key, model, **headers))
+        assert answer.is_success, answer.text
+
     def runs(self, model: str) -> dict[str, int]:
         """What the backend says it runs, by tenant."""
         found: dict[str, int] = {}
@@ -112,13 +118,14 @@ class Product:
     def until_runs(self, model: str, number: int) -> None:
         self.run(self.backend.until(lambda: sum(self.runs(model).values()) == number))
 
-    async def _ask(self, tenant: str, key: str, model: str) -> httpx.Response:
+    async def _ask(self, tenant: str, key: str, model: str, **headers: str) -> httpx.Response:
         return await self._client.post(
             "/v1/chat/completions",
             headers={
                 "authorization": f"Bearer {key}",
                 TENANT_HEADER: tenant,
                 "x-sim-head-delay-ms": "600000",
+                **headers,
             },
             json={"model": model, "messages": [{"role": "user", "content": "Hello"}]},
         )

@@ -136,3 +136,21 @@ def test_a_replica_that_is_gone_is_told_and_policy_is_shown_all_the_same(window:
     expect(page.get_by_role("alert")).to_contain_text("No live state.")
     expect(page.get_by_role("alert")).to_contain_text("gone")
     expect(page.get_by_role("row", name=MODEL)).to_contain_text("not known")
+
+
+def test_what_affinity_did_is_counted_on_the_pools_page(window: Window, product: Product) -> None:
+    model = product.model("agents", max_in_flight=2)
+    product.api.put(
+        f"/models/{model['id']}/session-affinity",
+        json={"enabled": True, "hold_ms": 60_000, "max_held_percent": 100},
+    )
+    _, key = product.tenant("agent", group="chat")
+    for _ in range(3):
+        product.step("agent", key, "agents", session="loop")
+    page = window.open("/fairshare?pool=agents")
+    (pool,) = (one for one in product.get("/fairshare/live")["pools"] if one["model"] == "agents")
+    assert (pool["held"], pool["affinity"]["hold"], pool["affinity"]["redeem"]) == (1, 2, 1)
+    expect(page.locator("#held")).to_have_text("1")
+    expect(page.locator("[data-bar=agents] i.held")).to_have_count(1)
+    expect(page.locator("#affinity")).to_contain_text(re.compile("Slots held\\s*2"))
+    expect(page.locator("#affinity")).to_contain_text(re.compile("Held slots taken\\s*1"))

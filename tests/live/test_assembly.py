@@ -42,6 +42,13 @@ def test_where_slots_are_shared_it_is_the_clusters() -> None:
     }
 
 
+def test_what_affinity_did_is_added_up_over_replicas() -> None:
+    own = replica(pool(8, tenant("a", 1), affinity={"hold": 2, "warm": 1}), mode="shared")
+    other = replica(pool(8, affinity={"hold": 3, "redeem": 4}), mode="shared", instance="r2")
+    (one,) = assemble(own, [other]).pools
+    assert one.affinity == {"hold": 5, "warm": 1, "redeem": 4}
+
+
 def test_in_any_other_mode_it_is_the_replicas_own_and_says_why() -> None:
     for mode in ("local", "split", "fallback"):
         own = replica(pool(3, tenant("a", 2), configured_size=8), mode=mode, replicas=3)

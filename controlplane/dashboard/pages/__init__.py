@@ -40,6 +40,8 @@ PAGES: Final[Sequence[tuple[str, Mapping[str, Page]]]] = (
     ("/replicas", {"GET": fairshare.replicas}),
     ("/usage", {"GET": records.usage}),
     ("/usage/requests", {"GET": records.requests}),
+    ("/usage/sums.csv", {"GET": records.sums_file}),
+    ("/usage/requests.csv", {"GET": records.requests_file}),
     ("/audit", {"GET": records.audit}),
     ("/settings", {"GET": records.settings}),
 )

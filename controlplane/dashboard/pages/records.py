@@ -9,7 +9,7 @@ from starlette.responses import Response
 from controlplane.dashboard.visit import Visit
 
 A_PAGE: Final = 50
-BY: Final = ("tenant", "key", "model", "group")
+BY: Final = ("tenant", "key", "model", "group", "day")
 KINDS: Final = ("group", "tenant", "key", "model", "endpoint")
 
 
@@ -24,7 +24,16 @@ async def requests(visit: Visit) -> Response:
     found = await visit.api.get(
         "/usage/requests", limit=A_PAGE, cursor=visit.query("cursor"), **wanted
     )
-    return visit.page("usage_requests.html", found=found, wanted=wanted)
+    given = {name: value for name, value in wanted.items() if value}
+    return visit.page("usage_requests.html", found=found, wanted=given)
+
+
+async def sums_file(visit: Visit) -> Response:
+    return visit.api.passed_on("/usage/sums.csv")
+
+
+async def requests_file(visit: Visit) -> Response:
+    return visit.api.passed_on("/usage/requests.csv")
 
 
 async def audit(visit: Visit) -> Response:
