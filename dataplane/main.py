@@ -29,6 +29,7 @@ from dataplane.live_view import PoolView, ReplicaView
 from dataplane.metrics import FleetFigures, Metrics, PoolFigures
 from dataplane.observers import CountRequests, LogRequests, RecordUsage
 from dataplane.openai_api.endpoint import Gateway, GatewayOptions
+from dataplane.openai_api.ports import Observer
 from dataplane.openai_api.server_protocol import http_protocol
 from dataplane.ops import app as operations
 from dataplane.ops.readiness import Readiness, assess
@@ -43,7 +44,8 @@ from dataplane.proxy.upstream import Timeouts
 from dataplane.renewal import Renewal
 from dataplane.scripts import RedisScripts
 from dataplane.scripts import load as load_scripts
-from dataplane.settings import DataPlaneSettings
+from dataplane.settings import DataPlaneSettings, TraceSettings
+from dataplane.traces import tracing
 from dataplane.usage.database import DatabaseUsageStore
 from dataplane.usage.recorder import UsageRecorder
 from shared.database import Database
@@ -101,13 +103,14 @@ class DataPlane:
             retention_days=settings.usage_retention_days,
             on_dropped=metrics.usage_dropped,
         )
+        self._traces = tracing(TraceSettings().otel_exporter_otlp_endpoint)
         self.gateway = Gateway(
             _gateway_options(settings),
             policy=self.policy,
             budgets=self._budgets,
             admission=self.admission,
             forwarder=self._forwarder(settings, metrics),
-            observers=(CountRequests(metrics), RecordUsage(self._usage), LogRequests()),
+            observers=self._observers(metrics),
         )
         self.protocol = http_protocol(
             "httptools", write_timeout_secs=settings.client_write_timeout_secs
@@ -156,6 +159,8 @@ class DataPlane:
         await self.policy.stop()
         await self._term_retention.stop()
         await asyncio.gather(self._budgets.stop(), self._usage.stop())
+        if self._traces is not None:
+            await self._traces.stop()
         await self._upstream.close()
         await self._database.close()
 
@@ -171,6 +176,10 @@ class DataPlane:
         if model is not None:
             return model.name
         return UNROUTED if name == UNROUTED else None
+
+    def _observers(self, metrics: Metrics) -> tuple[Observer, ...]:
+        observers = (CountRequests(metrics), RecordUsage(self._usage), LogRequests())
+        return observers if self._traces is None else (*observers, self._traces)
 
     def _live(self) -> Live:
         return Live(

@@ -6,6 +6,7 @@ from typing import Final, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.settings import (
     AffinitySettings,
@@ -196,3 +197,11 @@ class DataPlaneSettings(
             host = parts.netloc.rpartition(":")[0]
             url = urlunsplit(parts._replace(netloc=f"{host}:{port + number}"))
         return self.model_copy(update={"metrics_listen": moved, "advertise_url": url})
+
+
+class TraceSettings(BaseSettings):
+    """Where traces go. The variable is OpenTelemetry's own; its libraries read all the others."""
+
+    model_config = SettingsConfigDict(env_prefix="", env_ignore_empty=True, extra="ignore")
+
+    otel_exporter_otlp_endpoint: str | None = None

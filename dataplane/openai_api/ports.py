@@ -120,6 +120,8 @@ class FinishedRequest:
     session_source: Literal["client", "derived", "none"]
     session_was_refused: bool
     """Whether the client gave a session id that could not be used."""
+    traceparent: str | None = None
+    """The trace the client says it belongs to."""
 
 
 class Observer(Protocol):

@@ -196,11 +196,16 @@ class Story:
             session=self.session.id,
             session_source=self.session.source,
             session_was_refused=self.session.was_refused,
+            traceparent=_text(self._client.header(b"traceparent")),
         )
 
 
 _OF_STREAMS: Final = {b"cache-control": b"no-cache", b"x-accel-buffering": b"no"}
 """Nothing between the gateway and the client is to keep events or hold them back."""
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
 
 
 def request_id(given: bytes | None) -> str:
