@@ -3,8 +3,10 @@
     python -m tests.bench.decisions
 
 Every waiting tenant has one request queued; each step finishes a running request, which admits the
-next waiter, and queues another for a tenant that then has none. The figures are ratios to the
-smallest size, all measured in one run: absolute times are the machine's.
+next waiter, and queues another for a tenant that then has none. With affinity, every waiter is a
+session of one key instead; each step finishes one, and the session's next step comes a moment
+later: slots are held, taken and run out, warm sessions pass others and are passed. The figures are
+ratios to the smallest size, all measured in one run: absolute times are the machine's.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
-from dataplane.scheduler.effects import Admit
-from dataplane.scheduler.events import Arrived, Finished, PoolPolicy
+from dataplane.scheduler.effects import Admit, Effect
+from dataplane.scheduler.events import AffinityRules, Arrived, Finished, PoolPolicy
 from dataplane.scheduler.order import Hierarchical, Order, Weighted
 from dataplane.scheduler.scheduler import Scheduler
 from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy
@@ -77,9 +80,41 @@ def world(order: Order, tenants: int, weight: Callable[[int], int]) -> Callable[
     return steps
 
 
-def measure(order: Callable[[], Order], weight: Callable[[int], int]) -> dict[int, float]:
+def sessions(order: Order, waiting: int) -> Callable[[], None]:
+    """A pool with affinity on and so many sessions of one key that wait."""
+    core = Scheduler(order, ceiling=4096, timeout=1e9, pool_idle=600)
+    pool = PoolPolicy("m", "m", SLOTS, affinity=AffinityRules(max_bypass_secs=1e9))
+    key = KeyPolicy("k", "key", TenantPolicy("t", "tenant"))
+    number, now = 0, 0.0
+    running: deque[int] = deque()
+    owner: dict[int, str] = {}
+
+    def handle(effects: list[Effect]) -> None:
+        running.extend(effect.request for effect in effects if isinstance(effect, Admit))
+
+    def arrive(session: str) -> None:
+        nonlocal number
+        number += 1
+        owner[number] = session
+        handle(core.handle(Arrived(number, pool, key, 500, session), now))
+
+    def steps() -> None:
+        nonlocal now
+        for _ in range(STEPS):
+            now += 0.05
+            ended = running.popleft()
+            handle(core.handle(Finished(ended), now))
+            now += 0.05
+            arrive(owner.pop(ended))
+
+    for n in range(waiting + SLOTS):
+        arrive(f"s{n}")
+    return steps
+
+
+def measure(world: Callable[[int], Callable[[], None]]) -> dict[int, float]:
     """Microseconds an admit and release, by size."""
-    worlds = {size: world(order(), size, weight) for size in SIZES}
+    worlds = {size: world(size) for size in SIZES}
     times: dict[int, list[float]] = {size: [] for size in SIZES}
     gc.collect()
     gc.disable()
@@ -97,12 +132,16 @@ def main() -> None:
     out = sys.stdout
     out.write("| algorithm | weights | " + " | ".join(f"{size:,}" for size in SIZES) + " |\n")
     out.write("|---|---|" + "---|" * len(SIZES) + "\n")
+    rows: list[tuple[str, str, Callable[[int], Callable[[], None]]]] = []
     for order in (Hierarchical, Weighted):
         for name, weight in WEIGHTS.items():
-            figures = measure(order, weight)
-            base = figures[SIZES[1]]
-            cells = (f"{figures[size] / base:.2f}× ({figures[size]:.0f} µs)" for size in SIZES)
-            out.write(f"| {order.name} | {name} | " + " | ".join(cells) + " |\n")
+            rows.append((order.name, name, partial(world, order(), weight=weight)))
+        rows.append((order.name, "one key, affinity on", partial(sessions, order())))
+    for algorithm, name, made in rows:
+        figures = measure(made)
+        base = figures[SIZES[1]]
+        cells = (f"{figures[size] / base:.2f}× ({figures[size]:.0f} µs)" for size in SIZES)
+        out.write(f"| {algorithm} | {name} | " + " | ".join(cells) + " |\n")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,9 @@ class World:
         self.noted: Counter[str] = Counter()
         self.running: set[int] = set()
         self._numbers = itertools.count(1)
-        self._arrivals: dict[int, tuple[KeyPolicy, PoolPolicy, float | None]] = {}
+        self._arrivals: dict[
+            int, tuple[KeyPolicy, PoolPolicy, float | Callable[[], float] | None]
+        ] = {}
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._ticks = itertools.count()
         self._changed: dict[str, KeyPolicy] = {}
@@ -84,11 +86,12 @@ class World:
         *,
         pool: PoolPolicy = POOL,
         tokens: int = 100,
-        secs: float | None = None,
+        secs: float | Callable[[], float] | None = None,
         then: Callable[[], None] | None = None,
         session: str | None = None,
     ) -> int:
-        """A request arrives now. It runs for `secs`, or until it is finished by hand."""
+        """A request arrives now. It runs for `secs`, known when it begins, or until it is ended by
+        hand."""
         key = self._changed.get(key.id, key)
         number = next(self._numbers)
         self._arrivals[number] = (key, pool, secs)
@@ -151,7 +154,8 @@ class World:
             Grant(self.now, effect.request, key, pool.id, effect.fast, effect.waited, effect.held)
         )
         if secs is not None:
-            self.at(self.now + secs, lambda: self.finish(effect.request))
+            took = secs() if callable(secs) else secs
+            self.at(self.now + took, lambda: self.finish(effect.request))
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._agenda, (when, next(self._ticks), what))
