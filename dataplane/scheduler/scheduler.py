@@ -68,7 +68,6 @@ class Scheduler:
         self._has_fleet: Final = has_fleet
         self._claims = False
         self._is_paused = False
-        self._is_closing = False
         self._waiting: OrderedDict[int, Waiter] = OrderedDict()
         """Everyone who waits, oldest first. All may wait equally long, so the first times out
         first. Who claims still waits."""
@@ -166,12 +165,11 @@ class Scheduler:
             case RegimeChanged():
                 self._regime_changed(event, now)
             case Closing():
-                self._is_closing = True
+                self._sessions.is_closing = True
             case Woken():
                 pass
-        self._sessions.may_hold = not (self._claims or self._is_paused or self._is_closing)
         self._serve(now)
-        if self._sessions.tend(now, self.ceiling):
+        if self._sessions.holding and self._sessions.tend(now, self.ceiling):
             self._serve(now)
         return self._effects
 
@@ -240,7 +238,9 @@ class Scheduler:
             slot.refund()
         if self._has_fleet:
             self._effects.append(_release(request, slot))
-        if self._sessions.ended(slot, now, ran=not undo, failed=failed, ceiling=self.ceiling):
+        if slot.step is not None and self._sessions.ended(
+            slot, now, ran=not undo, failed=failed, ceiling=self.ceiling
+        ):
             waiter = self._sessions.hand_over(slot, now)
             if waiter is not None:
                 self._occupy(waiter.request, waiter.pool, waiter.key, waiter.tokens)
@@ -264,7 +264,7 @@ class Scheduler:
             self._reject(waiter, RejectReason.TIMED_OUT, now)
         for pool, node in self._retries.due(now):
             self._unblock(pool, node)
-        if self._sessions.tend(now, self.ceiling):
+        if self._sessions.holding and self._sessions.tend(now, self.ceiling):
             self._serve(now)  # those who wait come before whoever arrives now
         self._books.drop_idle(now, self._pool_idle)
 
@@ -299,6 +299,7 @@ class Scheduler:
             pool.was_refused = False
             self._unblock_pool(pool)
         self._books.divide(event.divide_by)
+        self._sessions.may_hold = not (event.claims or event.paused)
         self._sessions.keep_to_caps(now)
 
     # Serving

@@ -24,10 +24,12 @@ class Sessions:
     def __init__(self, books: Books, waiting: Mapping[int, Waiter]) -> None:
         self._books: Final = books
         self._waiting: Final = waiting
-        self._holding: dict[str, Pool] = {}
+        self.holding: dict[str, Pool] = {}
         """Pools that hold slots."""
         self.may_hold = True
-        """Whether slots are held at all: not while they belong to the fleet, nor at the end."""
+        """Whether slots are held at all: not while they belong to the fleet."""
+        self.is_closing = False
+        """Nothing is held any more."""
         self.effects: list[Effect] = []
         """Where the event under way puts what it wants done."""
 
@@ -38,7 +40,7 @@ class Sessions:
 
     def wake_at(self) -> Iterable[float]:
         """When held slots must be looked at: one moment for each pool that has any."""
-        for pool in self._holding.values():
+        for pool in self.holding.values():
             alarm = _of(pool).next_alarm
             if alarm is not None:
                 yield alarm
@@ -51,7 +53,7 @@ class Sessions:
         likely it is to come in time.
         """
         before = self._books.held
-        for pool in list(self._holding.values()):
+        for pool in list(self.holding.values()):
             affinity = _of(pool)
             affinity.age(now)
             while affinity.holds and affinity.holds[0].ends <= now:
@@ -59,12 +61,12 @@ class Sessions:
             if affinity.holds and affinity.is_starving():
                 self._free_all(pool, now, AffinityEvent.FREED_STARVING)
             most = 0
-            if self.may_hold and not pool.gone:
+            if self.may_hold and not (pool.gone or self.is_closing):
                 most = min(affinity.most_held(pool.size), pool.size - pool.running)
             while affinity.holds and pool.held > most:
                 self._free(pool, affinity.holds[0], now)
-        while self._books.occupied > ceiling and self._holding:
-            _, _, pool = min((_of(p).holds[0].ends, id, p) for id, p in self._holding.items())
+        while self._books.occupied > ceiling and self.holding:
+            _, _, pool = min((_of(p).holds[0].ends, id, p) for id, p in self.holding.items())
             self._free(pool, _of(pool).holds[0], now)
         return self._books.held < before
 
@@ -97,10 +99,15 @@ class Sessions:
 
         Whoever waits behind a cap that was lifted comes before the request that brought the news.
         """
+        tenant = pool.tenants.get(policy.tenant.id)
+        is_news = tenant is not None and tenant.policy is not policy.tenant
+        if tenant is not None and not is_news:
+            known = tenant.keys.nodes.get(policy.id)
+            is_news = known is not None and known.policy is not policy
         key = self._books.key(pool, policy)
-        tenant = key.tenant
-        if not (tenant.waiting or tenant.held):
+        if not is_news:
             return key
+        tenant = key.tenant
         if tenant.held and (_is_over(key) or _is_over(tenant)):
             self.keep_to_caps(now)
         self._books.place(pool, key)
@@ -194,14 +201,16 @@ class Sessions:
             affinity.never_ran(step, key)
             return False
         affinity.ends(step, now)
-        if failed or pool.gone or not self.may_hold or not affinity.wants_hold(step, now):
+        if failed or pool.gone or self.is_closing or not self.may_hold:
+            return False
+        if not affinity.wants_hold(step, now):
             return False
         if self._is_refused(pool, key, now, ceiling):
             self._note(pool, AffinityEvent.REFUSED)
             return False
         self._books.count(pool, key, running=-1, held=1)
         affinity.hold(step.session, key, now)
-        self._holding[pool.policy.id] = pool
+        self.holding[pool.policy.id] = pool
         self._note(pool, AffinityEvent.HOLD)
         return True
 
@@ -275,10 +284,10 @@ class Sessions:
         affinity = _of(pool)
         affinity.let_go(hold)
         if not affinity.holds:
-            del self._holding[pool.policy.id]
+            del self.holding[pool.policy.id]
 
     def _holds(self) -> list[tuple[Pool, Hold]]:
-        return [(pool, hold) for pool in self._holding.values() for hold in _of(pool).holds]
+        return [(pool, hold) for pool in self.holding.values() for hold in _of(pool).holds]
 
     def _note(self, pool: Pool, event: AffinityEvent) -> None:
         pool.affinity_events[event] += 1
