@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -201,6 +202,21 @@ async def _until_all_slots_are_taken(fleet: Fleet) -> None:
         if await fleet.running() == SLOTS:
             return
         await asyncio.sleep(0.05)
+
+
+def test_haproxy_takes_what_it_is_given_in_containers(fleet: Fleet) -> None:
+    assert fleet.replicas()  # so that HAProxy is there
+    haproxy = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin:/opt/homebrew/bin")
+    assert haproxy
+    folder = ROOT / "deploy" / "haproxy"
+    done = subprocess.run(
+        [haproxy, "-c", "-f", folder / "haproxy.cfg", "-f", folder / "compose.cfg"],
+        env={**os.environ, "OBLETH_GATEWAY_BIND": "127.0.0.1:8080"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_down_ends_every_process_it_started(fleet: Fleet) -> None:

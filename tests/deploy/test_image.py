@@ -1,11 +1,15 @@
 """deploy/Dockerfile, held to hadolint's rules and to what the project consists of."""
 
+import os
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from obleth import __version__
 from tests.architecture.tree import ROOT
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -56,3 +60,49 @@ def test_the_entry_point_is_the_command() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     entry = next(rest for word, rest in _instructions() if word == "ENTRYPOINT")
     assert entry == f'["{next(iter(project["project"]["scripts"]))}"]'
+
+
+@pytest.mark.timeout(600)
+def test_its_build_steps_make_a_command_that_works(tmp_path: Path) -> None:
+    """The steps of the build stage on what they are sent, with nothing on the path but uv and
+    Python."""
+    source, programs, target = tmp_path / "src", tmp_path / "bin", tmp_path / "opt"
+    programs.mkdir()
+    uv = shutil.which("uv", path=f"{ROOT / '.tools' / 'bin'}:{os.environ['PATH']}")
+    for name, program in {"uv": uv, "python3": sys.executable, "sh": "/bin/sh"}.items():
+        assert program, name
+        (programs / name).symlink_to(program)
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
+        "PATH": str(programs),
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_PROJECT_ENVIRONMENT": str(target),
+    }
+    for word, rest in _build_stage():
+        if word == "COPY":
+            _copy(rest.split()[:-1], source)
+        elif word == "RUN" and rest.startswith("uv "):
+            subprocess.run(rest, shell=True, cwd=source, env=environment, check=True)
+    shutil.rmtree(source)
+    assert _output([str(target / "bin" / "obleth"), "--version"]) == f"obleth {__version__}"
+    vendored = list(target.rglob("dashboard/static/vendor/htmx.min.js"))
+    assert len(vendored) == 1
+
+
+def _build_stage() -> list[tuple[str, str]]:
+    last_stage = max(n for n, (word, _) in enumerate(_instructions()) if word == "FROM")
+    return _instructions()[:last_stage]
+
+
+def _copy(names: list[str], folder: Path) -> None:
+    """What is tracked of them: a fresh clone is what is built from."""
+    listed = _output(["git", "-C", str(ROOT), "ls-files", "--", *names]).splitlines()
+    assert listed
+    for name in listed:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
