@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -29,14 +28,15 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from dataplane.budgets.bucket import TokenBucket
+from dataplane.budgets.outage import Clock, Outage
 from dataplane.budgets.own_part import OwnPart
-from dataplane.budgets.port import Reservation, TermStore, TermStoreUnavailable, counted
+from dataplane.budgets.port import Reservation, TermStore, counted
 from dataplane.budgets.redis import Looked, RedisBooks
 from dataplane.budgets.refusals import limited, spent, state_of
 from dataplane.budgets.terms import Term, TermLimit, limits_of
+from dataplane.budgets.totals import Totals
 from dataplane.budgets.usage_sums import UsageSums
 from dataplane.errors import PolicyUnavailable
-from dataplane.single_flight import SingleFlight
 from shared.policy import KeyPolicy
 from shared.redis import RedisUnavailable
 
@@ -44,12 +44,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 ATTEMPTS_MAX: Final = 3
 """Questions for one request, when Redis loses a term between them."""
-RETRY_SECS: Final = 1.0
-RETRY_SECS_MAX: Final = 8.0
-CALM_SECS: Final = 15.0
-"""An outage this long after the last one is a new one."""
 
-Clock = Callable[[], float]
 T = TypeVar("T")
 
 
@@ -79,26 +74,21 @@ class FleetBudgets:
         term_capacity: int = 100_000,
     ) -> None:
         self._books: Final = books
-        self._store: Final = store
         self._replicas: Final = replicas
         self._clock: Final = clock
         self._wall: Final = wall
         self._save_every_secs: Final = save_every_secs
-        self._term_capacity: Final = term_capacity
+        self._outage: Final = Outage(clock, wall)
         self._sums: Final = UsageSums(store)
-        self._known: OrderedDict[Term, int] = OrderedDict()
-        """Totals as last heard of from Redis."""
+        self._totals: Final = Totals(
+            store, answers_since=lambda: self._outage.answers_since, capacity=term_capacity
+        )
         self._reserved: dict[Term, int] = {}
         self._own_part: Final = OwnPart(self._reserved)
         self._open: dict[str, _Open] = {}
         self._name: Final = secrets.token_hex(6)
         self._number = 0
-        self._loads: SingleFlight[Term, int] = SingleFlight()
         self._background: set[asyncio.Task[Any]] = set()
-        self._is_away = False
-        self._returned_at = clock() - CALM_SECS
-        self._retry_secs = RETRY_SECS
-        self._connected_since = wall()
         self._renew_now: Final = asyncio.Event()
         self._stopping: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -119,7 +109,7 @@ class FleetBudgets:
         await asyncio.gather(*self._tasks)
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
-        await self._loads.stop()
+        await self._totals.stop()
         if not await self.save():
             log.error("budget_usage_lost", terms=len(self._sums))
         await self._books.close()
@@ -127,7 +117,7 @@ class FleetBudgets:
     @property
     def is_away(self) -> bool:
         """Whether limits are divided, because Redis did not answer."""
-        return self._is_away
+        return self._outage.is_on
 
     @property
     def is_idle(self) -> bool:
@@ -137,7 +127,7 @@ class FleetBudgets:
     @property
     def remembered(self) -> tuple[int, int]:
         """How many open reservations and totals are held in memory."""
-        return len(self._open), len(self._known)
+        return len(self._open), len(self._totals)
 
     # For requests
 
@@ -175,7 +165,7 @@ class FleetBudgets:
             self._own_part.settle_term(term, used)
         if opened.is_own_part:
             self._own_part.settle_minute(reservation.tenant_id, estimate, used, self._now_ms())
-        if self._is_away or (opened.is_own_part and not reservation.terms):
+        if self._outage.is_on or (opened.is_own_part and not reservation.terms):
             self._count(reservation, used)
         else:
             self._do(self._settle_in_books(reservation, used, with_minute=not opened.is_own_part))
@@ -186,7 +176,7 @@ class FleetBudgets:
         """
         all_saved = await self._sums.save()
         totals = self._sums.untold()
-        if totals and not self._is_away:
+        if totals and not self._outage.is_on:
             try:
                 await self._books.found(totals)
             except RedisUnavailable as error:
@@ -201,7 +191,7 @@ class FleetBudgets:
         """Refuse, or reserve under `id_` where there is one."""
         tenant_id, size = key.tenant.id, key.tenant.tokens_per_minute
         for _ in range(ATTEMPTS_MAX):
-            if self._is_away:
+            if self._outage.is_on:
                 break
             limits = list(limits_of(key, self._wall()))
             try:
@@ -232,7 +222,7 @@ class FleetBudgets:
     ) -> Reservation | None:
         for limit, count in zip(limits, looked.counts, strict=True):
             assert count is not None, "only a term that is known has an answer"
-            self._remember(limit.term, count.committed)
+            self._totals.heard(limit.term, count.committed)
             if not looked.passes and not count.allows(estimate, limit.tokens):
                 raise spent(limit, count, estimate)
         bucket = looked.bucket
@@ -256,7 +246,7 @@ class FleetBudgets:
                 break
             for term in unknown:
                 # What is being saved may count twice: better than not at all, in an outage.
-                total = await self._total(term, unsaved=self._sums.unsaved(term))
+                total = await self._totals.of(term, unsaved=self._sums.unsaved(term))
                 if not self._own_part.knows(term):
                     self._own_part.begin(term, total)
         bucket = self._own_part.refuse_or_pass(
@@ -294,25 +284,8 @@ class FleetBudgets:
 
     async def _find(self, terms: Sequence[Term]) -> None:
         """Have Redis know terms that it does not know, and what runs in them."""
-        await self._books.found({term: await self._total(term) for term in terms})
+        await self._books.found({term: await self._totals.of(term) for term in terms})
         self._renew_now.set()
-
-    async def _total(self, term: Term, *, unsaved: int = 0) -> int:
-        """What a term has used by all that is known here. Raises `PolicyUnavailable`."""
-        try:
-            stored = await self._loads.run(term, lambda: self._load(term))
-        except TermStoreUnavailable as error:
-            if term in self._known:
-                return self._known[term]
-            if term.calendar and term.starts_ms >= self._connected_since * 1000:
-                # Redis was there all the time since the term began, and knows of no use of it.
-                return 0
-            log.warning("budget_usage_not_read", scope=term.scope, error=str(error))
-            raise PolicyUnavailable from error
-        return max(stored + unsaved, self._known.get(term, 0))
-
-    async def _load(self, term: Term) -> int:
-        return (await self._store.load([term])).get(term, 0)
 
     # Redis
 
@@ -329,7 +302,7 @@ class FleetBudgets:
             self._count(reservation, used)
         for term, became in zip(reservation.terms, settled, strict=True):
             if became.committed is not None:
-                self._remember(term, became.committed)
+                self._totals.heard(term, became.committed)
             if not became.was_booked:
                 self._renew_now.set()  # then others may be missing too
 
@@ -339,24 +312,21 @@ class FleetBudgets:
                 self._sums.add(term, used)
 
     def _lose(self, error: RedisUnavailable) -> None:
-        if self._is_away:
+        if self._outage.is_on:
             return
-        self._is_away = True
+        self._outage.begin()
         self._own_part.restart()
-        now = self._clock()
-        soon = now - self._returned_at < CALM_SECS
-        self._retry_secs = min(2 * self._retry_secs, RETRY_SECS_MAX) if soon else RETRY_SECS
         self._renew_now.set()
         log.warning("budgets_divided", replicas=self._replicas(), error=str(error))
 
     async def _keep_reservations(self) -> None:
         while not self._stopping.is_set():
-            if not self._is_away:
+            if not self._outage.is_on:
                 await self._renew()
                 await self._pause(self._renew_now, self._books.lease_secs / 3)
                 self._renew_now.clear()
                 continue
-            await self._pause(self._stopping, self._retry_secs)
+            await self._pause(self._stopping, self._outage.retry_secs)
             if await self._renew():
                 self._return()
 
@@ -366,7 +336,7 @@ class FleetBudgets:
         try:
             unknown = await self._books.renew(reservations)
             if unknown:
-                await self._books.found({term: await self._total(term) for term in unknown})
+                await self._books.found({term: await self._totals.of(term) for term in unknown})
                 await self._books.renew(reservations)
             for one in reservations:
                 if one.id not in self._open:  # it may have been written down after its settlement
@@ -379,9 +349,7 @@ class FleetBudgets:
         return True
 
     def _return(self) -> None:
-        self._is_away = False
-        self._returned_at = self._clock()
-        self._connected_since = self._wall()
+        self._outage.end()
         self._own_part.restart()
         self._renew_now.set()
         log.info("budgets_shared_again")
@@ -400,12 +368,6 @@ class FleetBudgets:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-    def _remember(self, term: Term, committed: int) -> None:
-        self._known[term] = committed
-        self._known.move_to_end(term)
-        if len(self._known) > self._term_capacity:
-            self._known.popitem(last=False)
 
     async def _save_regularly(self) -> None:
         while not self._stopping.is_set():
