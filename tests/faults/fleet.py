@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -78,7 +79,8 @@ class Replica:
         return self._process is not None and self._process.running.poll() is None
 
     async def start(self, **environment: str) -> None:
-        """Start it and wait until it listens."""
+        """Start it, after what ran here before has ended, and wait until it listens."""
+        await self.clean_up()
         self._runs += 1
         folder = self._folder / f"run-{self._runs}"
         folder.mkdir(parents=True)
@@ -106,6 +108,7 @@ class Replica:
             if self.is_running:
                 self.signal(signal.SIGCONT)
             await asyncio.to_thread(self._process.__exit__, None, None, None)
+            self._process = None
 
     async def mode(self, session: aiohttp.ClientSession) -> tuple[str, int]:
         """In which it is, and how many replicas it knows of."""
@@ -113,6 +116,13 @@ class Replica:
         modes = [name for name, value in figures.items() if value == 1 and "_mode{" in name]
         return modes[0].partition('"')[2].partition('"')[0], int(
             figures["obleth_fairshare_replicas"]
+        )
+
+    async def runs(self, session: aiohttp.ClientSession) -> Counter[str]:
+        """How many requests of each model it runs."""
+        figures = await self.figures(session)
+        return Counter(
+            {name: int(figures.get(f'obleth_in_flight{{model="{name}"}}', 0)) for name in MODELS}
         )
 
     async def figures(self, session: aiohttp.ClientSession) -> dict[str, float]:
@@ -147,18 +157,23 @@ class Fleet:
         """How often replicas that run have changed their mode."""
         return sum(one.process.errors().count('"fairshare_mode"') for one in self.running)
 
-    async def modes(self) -> list[tuple[str, int]]:
-        return [await one.mode(self.session) for one in self.running]
+    async def modes(self, of: Sequence[Replica] | None = None) -> list[tuple[str, int]]:
+        """In which mode each is, and how many replicas it knows of."""
+        return [await one.mode(self.session) for one in of or self.running]
 
     async def until_shared(self) -> float:
-        """How long it takes until every replica that runs shares limits with all the others."""
+        """How long it takes until each replica that runs shares limits with the others, if there
+        are any."""
         number = len(self.running)
-        return await self.until_modes([("shared", number)] * number)
+        mode = "shared" if number > 1 else "local"
+        return await self.until_modes([(mode, number)] * number)
 
-    async def until_modes(self, wanted: Sequence[tuple[str, int]]) -> float:
+    async def until_modes(
+        self, wanted: Sequence[tuple[str, int]], of: Sequence[Replica] | None = None
+    ) -> float:
         """How long it takes until they are in these modes and know of so many replicas."""
         began = time.monotonic()
-        while (now := await self.modes()) != list(wanted):
+        while (now := await self.modes(of)) != list(wanted):
             took = time.monotonic() - began
             assert took < self.timings.longest_recovery, f"{now} after {took:.1f} s"
             await asyncio.sleep(POLL_SECS)
@@ -191,9 +206,13 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(
-    folder: Path, database_url: str, timings: Timings, *, replicas: int = 3, **environment: str
+    folder: Path,
+    database_url: str,
+    timings: Timings,
+    *,
+    each: Sequence[dict[str, str]] = ({}, {}, {}),
 ) -> AsyncIterator[Fleet]:
-    """One that runs, in mode shared."""
+    """One that runs, in mode shared; `each` is what one replica's environment has beside."""
     async with (
         SimulatedBackend() as backend,
         _policy(database_url, backend.url) as (api, secrets),
@@ -203,9 +222,10 @@ async def fleet(
     ):
         own = Fleet(timings, backend, redis, links, [], session, secrets, api)
         try:
-            for number in range(replicas):
+            for number, own_environment in enumerate(each):
                 link = await links.open(redis.port, seed=number)
-                given = _environment(database_url, link.port, timings, replicas) | environment
+                given = _environment(database_url, link.port, timings, len(each))
+                given |= own_environment
                 own.replicas.append(Replica(folder / f"replica-{number}", link, given))
             await asyncio.gather(*(one.start() for one in own.replicas))
             await own.until_shared()

@@ -101,22 +101,25 @@ class _Connection:
     def __init__(self, link: Link, client: asyncio.StreamWriter) -> None:
         self._link = link
         self._writers = [client]
+        self._pumps: list[asyncio.Task[None]] = []
         self.is_dead = False
 
     async def run(self, from_client: asyncio.StreamReader) -> None:
         from_server, server = await asyncio.open_connection("127.0.0.1", self._link.to)
         (client,) = self._writers
         self._writers.append(server)
-        pumps = [
+        self._pumps = [
             asyncio.create_task(self._pump(from_client, server, is_reply=False)),
             asyncio.create_task(self._pump(from_server, client, is_reply=True)),
         ]
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        for pump in pumps:
+        await asyncio.wait(self._pumps, return_when=asyncio.FIRST_COMPLETED)
+        for pump in self._pumps:
             pump.cancel()
-        await asyncio.wait(pumps)
+        await asyncio.wait(self._pumps)
 
     def reset(self) -> None:
+        for pump in self._pumps:
+            pump.cancel()
         for writer in self._writers:
             endpoint: socket.socket = writer.get_extra_info("socket")
             if not writer.transport.is_closing():

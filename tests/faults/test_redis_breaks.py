@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from tests.faults.conftest import Fault
 from tests.faults.fleet import Fleet
-from tests.faults.trial import fallback_begun, shared, twice
+from tests.faults.trial import fallback_begun, twice
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -81,13 +81,6 @@ async def test_without_room_for_clients(three: Fleet, fault: Fault) -> None:
         await redis.client_kill_filter(_type="pubsub", skipme=True)
         await asyncio.sleep(three.timings.outage)
         await redis.config_set("maxclients", 1000)
-
-
-async def test_scripts_forgotten(three: Fleet, fault: Fault) -> None:
-    async with fault("Redis forgets its scripts, ten times", shared), three.on_redis() as redis:
-        for _ in range(10):
-            await redis.script_flush()
-            await asyncio.sleep(three.timings.outage / 10)
 
 
 @pytest.mark.parametrize("what", ["everything", "a pool", "a wrong type"])

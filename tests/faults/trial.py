@@ -13,27 +13,38 @@ from shared import redis_keys
 from tests.faults.fleet import MODELS, Fleet
 from tests.faults.load import PATIENCE_SECS, End, Load
 
-Allows = Callable[[int, int], int]
-"""What may run at most of a limit, with so many replicas."""
+Allows = Callable[[int, int, int], int]
+"""What may run at most of a limit, with so many replicas, of which one that is apart from the
+others past its time to live ran so many when it came to be."""
 GAUGES = ("obleth_in_flight{", "obleth_queue_depth{", "obleth_held_slots{")
 LOOK_SECS = 0.1
 FULL_SECS = 60.0
 """For a pool to be full; a guard against hanging."""
 
 
-def shared(limit: int, replicas: int) -> int:
+def shared(limit: int, replicas: int, ran: int) -> int:
     """All is well."""
     return limit
 
 
-def twice(limit: int, replicas: int) -> int:
-    """A pool that is full is taken for empty."""
-    return 2 * limit
-
-
-def fallback_begun(limit: int, replicas: int) -> int:
+def fallback_begun(limit: int, replicas: int, ran: int) -> int:
     """One may have run everything when all came to be on their part: nothing is cut short."""
     return limit + (replicas - 1) * part(limit, replicas)
+
+
+def cut_off(limit: int, replicas: int, ran: int) -> int:
+    """One does not reach Redis past its time to live, the others do."""
+    return limit + max(part(limit, replicas), ran)
+
+
+def asleep(limit: int, replicas: int, ran: int) -> int:
+    """One slept past its time to live, and what it ran goes on."""
+    return limit + ran
+
+
+def twice(limit: int, replicas: int, ran: int) -> int:
+    """A pool that is full is taken for empty."""
+    return 2 * limit
 
 
 def part(limit: int, replicas: int) -> int:
@@ -50,8 +61,8 @@ class Trial:
     """The most that ran of each model, and the most that was allowed."""
     recovery: float = 0.0
     """From the end of the fault until all replicas share limits again, in seconds."""
-    ran: Counter[str] | None = None
-    """Set by a test that cuts one replica off, past its time to live: what that one ran."""
+    ran: Counter[str] = field(default_factory=Counter)
+    """Set by a test that keeps one replica apart from the others: what that one ran then."""
     killed: bool = False
     """Set by a test that kills a replica: its clients are told nothing."""
 
@@ -66,17 +77,15 @@ async def trial(fleet: Fleet, fault: str, allows: Allows) -> AsyncIterator[Trial
     backend, own = fleet.backend, Trial(fault)
     await fleet.until_shared()
     backend.reset()
-    replicas = len(fleet.running)
+    before = len(fleet.running)
     async with _never_below_zero(fleet), fleet.load() as load:
         await backend.until(lambda: backend.running("twenty") == MODELS["twenty"], FULL_SECS)
         yield own
         own.recovery = await fleet.until_shared()
     own.requests = len(load.requests)
+    replicas = max(before, len(fleet.running))
     for model, limit in MODELS.items():
-        most = allows(limit, replicas)
-        if own.ran is not None:
-            most = limit + max(part(limit, replicas), own.ran[model])
-        own.peaks[model] = (backend.peak(model), most)
+        own.peaks[model] = (backend.peak(model), allows(limit, replicas, own.ran[model]))
     assert all(most <= allowed for most, allowed in own.peaks.values()), str(own)
     check_ends(load, backend, killed=own.killed)
     await nothing_left(fleet)
