@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from controlplane.paging import LIMIT_MAX
 
 Json = dict[str, Any]
+Param = str | int | list[str] | None
 BASE: Final = "http://dashboard/api/v1"
 
 
@@ -38,12 +39,18 @@ class Api:
 
     def __init__(self, app: ASGIApp, token: str, client: str) -> None:
         self._app = app
-        self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(client, 0))
         self._headers = {"Authorization": f"Bearer {token}"}
+        self._client = httpx.AsyncClient(
+            # It holds nothing open: there is no connection to close.
+            transport=httpx.ASGITransport(app, raise_app_exceptions=False, client=(client, 0)),
+            base_url=BASE,
+            headers=self._headers,
+            trust_env=False,
+        )
 
-    async def get(self, path: str, **params: str | int | None) -> Json:
+    async def get(self, path: str, **params: Param) -> Json:
         """Raises Refused. Parameters that are None or empty are left out."""
-        given = {name: value for name, value in params.items() if value not in (None, "")}
+        given = {name: value for name, value in params.items() if value not in (None, "", [])}
         return await self._call("GET", path, params=given)
 
     async def send(
@@ -53,7 +60,7 @@ class Api:
         headers = {} if not revision else {"If-Match": tag_of(revision)}
         return await self._call(method, path, json=body, headers=headers)
 
-    async def everything(self, path: str, **params: str | int | None) -> list[Json]:
+    async def everything(self, path: str, **params: Param) -> list[Json]:
         """All items of a list. Raises Refused."""
         items: list[Json] = []
         cursor = None
@@ -71,10 +78,7 @@ class Api:
     async def _call(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, **options: Any
     ) -> Json:
-        async with httpx.AsyncClient(
-            transport=self._transport, base_url=BASE, headers=self._headers
-        ) as client:
-            answer = await client.request(method, path, headers=headers, **options)
+        answer = await self._client.request(method, path, headers=headers, **options)
         found: Json = answer.json() if answer.content else {}
         if answer.is_error:
             raise Refused(found)

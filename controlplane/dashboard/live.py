@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Final, Self
 
 from controlplane.dashboard.api import Api, Json, Refused
+from controlplane.dashboard.rendering import count, milliseconds
 
 CELLS: Final = 128
 """A bar's most cells; in a larger pool each stands for several slots."""
@@ -68,6 +69,15 @@ class Live:
 
     def bar(self, pool: Json) -> Bar:
         return bar(pool, self.colours or {})
+
+    def figures(self, pool: Json) -> dict[str, str]:
+        """What is said of a pool beside its bar."""
+        oldest = milliseconds(pool["oldest_wait_ms"] if pool["queued"] else None)
+        return {
+            **{name: count(pool[name]) for name in ("in_flight", "size", "held", "queued")},
+            "oldest": oldest,
+            "since": f", the oldest for {oldest}" if pool["queued"] else "",
+        }
 
     def below_share(self) -> list[tuple[Json, Json]]:
         """Pools and tenants below their share in them."""

@@ -27,6 +27,8 @@ class TenantRepository:
     async def page(self, query: TenantQuery) -> tuple[Sequence[TenantRow], str | None]:
         """In the order in which they were made."""
         statement = select(TenantRow)
+        if query.id is not None:
+            statement = statement.where(TenantRow.id.in_(query.id))
         if query.group is not None:
             statement = statement.where(TenantRow.group_name == query.group)
         if query.search is not None:

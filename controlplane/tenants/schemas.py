@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, Field
 
 from controlplane.fields import (
+    Id,
     Input,
     MaxInFlight,
     Moment,
@@ -19,7 +20,7 @@ from controlplane.fields import (
     kept,
     takes,
 )
-from controlplane.paging import SearchQuery
+from controlplane.paging import LIMIT_MAX, SearchQuery
 from shared import policy, tables
 from shared.policy import BudgetPeriod
 
@@ -55,6 +56,9 @@ class TenantPatch(TenantFields):
 
 
 class TenantQuery(SearchQuery):
+    id: Annotated[list[Id], Field(max_length=LIMIT_MAX)] | None = Field(
+        None, description="Only these; may be given several times."
+    )
     group: Name | None = None
 
 

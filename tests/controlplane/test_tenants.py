@@ -179,3 +179,10 @@ def _counted(scope: str, scope_id: str) -> tables.BudgetUsageRow:
         calendar=True,
         updated_at=at,
     )
+
+
+async def test_tenants_can_be_asked_for_by_their_ids(api: Api) -> None:
+    ids = [(await api.tenant(name))["id"] for name in ("a", "b", "c")]
+    found = await api.items("/tenants", id=[ids[0], ids[2], NO_SUCH_ID])
+    assert [one["name"] for one in found] == ["a", "c"]
+    await api.get("/tenants", params={"id": ["x"] * 501}, expect=422)

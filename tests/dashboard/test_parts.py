@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from controlplane.dashboard import forms, rendering
+from controlplane.dashboard import forms, rendering, words
 from controlplane.dashboard.api import Refused
 from controlplane.dashboard.forms import Form, Takes
-from controlplane.dashboard.live import CELLS, bar, colours
+from controlplane.dashboard.live import CELLS, Live, bar, colours
 from controlplane.dashboard.pages.groups import Part, cut
+from dataplane.scheduler.effects import AffinityEvent
+from shared.live_state import Cause
 
 FIELDS = {
     "name": Takes.TEXT,
@@ -140,3 +142,39 @@ def test_a_preview_tells_slots_before_and_after() -> None:
 )
 def test_figures_are_written_short(write: Any, value: Any, text: str) -> None:
     assert write(value) == text
+
+
+def state(**fields: Any) -> Live:
+    told = {"scope": "replica", "replicas": 1, "mode": "local", "pools": [], **fields}
+    return Live({"scope_reason": None, "source_reason": None, **told})
+
+
+def test_counts_of_one_gateway_out_of_several_are_marked() -> None:
+    assert state(replicas=3).on_one_of_several
+    assert not state().on_one_of_several
+    assert not state(replicas=3, scope="cluster").on_one_of_several
+    assert not Live(None, "Redis is away").on_one_of_several
+
+
+def notes(live: Live) -> str:
+    environment = rendering.Templates("0")._environment
+    told = environment.get_template("macros.html").make_module().live_notes(live)  # type: ignore[attr-defined]
+    return " ".join(str(told).split())
+
+
+def test_the_mode_is_told_in_words_with_what_follows_from_it() -> None:
+    assert "configured limits hold for the fleet" in notes(state(mode="shared", scope="cluster"))
+    alone = notes(state(mode="fallback", replicas=3, scope_reason="mode fallback: <each>"))
+    assert "each replica enforces its part of every limit" in alone
+    assert "those on this gateway, one of 3" in alone
+    assert "mode fallback: &lt;each&gt;" in alone
+    assert "does not know the mode" in notes(state(mode="of tomorrow"))
+
+
+def test_where_nobody_answers_the_reason_is_told() -> None:
+    assert "No live state.</strong> Redis is away" in notes(Live(None, "Redis is away"))
+
+
+def test_every_cause_and_event_of_the_api_has_a_name() -> None:
+    assert set(words.CAUSES) == set(Cause)
+    assert set(words.AFFINITY) == set(AffinityEvent)

@@ -30,10 +30,15 @@ async def show(visit: Visit) -> Response:
 
 
 async def bars(visit: Visit) -> Response:
-    """The cells of every pool's bar, for the page to follow."""
+    """Every pool's bar and the figures beside it, for the page to follow."""
     live = await Live.of(visit.api, visit.query("replica"))
     return JSONResponse(
-        {"problem": live.problem, "bars": [asdict(live.bar(pool)) for pool in live.pools]}
+        {
+            "problem": live.problem,
+            "pools": [
+                {**asdict(live.bar(pool)), "figures": live.figures(pool)} for pool in live.pools
+            ],
+        }
     )
 
 

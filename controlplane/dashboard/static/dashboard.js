@@ -32,13 +32,19 @@ function patch(bar, cells) {
 }
 
 async function followBars() {
-  const shown = document.querySelectorAll("[data-bar]");
-  if (!shown.length) return;
+  if (!document.querySelector("[data-bar]")) return;
   const state = await ask(`/fairshare/bars${location.search}`);
-  const bars = new Map((state?.bars ?? []).map((bar) => [bar.model, bar]));
-  for (const element of shown) {
-    const bar = bars.get(element.dataset.bar);
-    if (bar) patch(element, bar.cells);
+  const pools = new Map((state?.pools ?? []).map((pool) => [pool.model, pool]));
+  for (const bar of document.querySelectorAll("[data-bar]")) {
+    const pool = pools.get(bar.dataset.bar);
+    if (pool) patch(bar, pool.cells);
+  }
+  for (const place of document.querySelectorAll("[data-pool]")) {
+    const figures = pools.get(place.dataset.pool)?.figures ?? {};
+    for (const figure of place.querySelectorAll("[data-shown]")) {
+      const text = figures[figure.dataset.shown];
+      if (text !== undefined && figure.textContent !== text) figure.textContent = text;
+    }
   }
 }
 
