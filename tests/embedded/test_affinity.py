@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from obleth.backend import RequestRecord, SimulatedBackend
+from obleth.backend import Faults, RequestRecord, SimulatedBackend
 from tests.embedded.conftest import Product
 
 MODEL = "m"
@@ -183,3 +183,34 @@ async def test_slots_held_for_long_are_freed_when_affinity_is_turned_off_or_the_
     assert (await product.ask(other, MODEL)).status_code == 404
     text = (await product.operations.get("/metrics")).text
     assert "obleth_held_slots{" not in text
+
+
+async def test_a_step_that_fails_and_one_that_its_client_cuts_off_hold_nothing(
+    product: Product,
+) -> None:
+    long = {"enabled": True, "hold_ms": 60_000, "max_held_percent": 100}
+    await product.model(MODEL, max_in_flight=1, max_retries=0, session_affinity=long)
+    _, key = await product.tenant("agents")
+    assert (await product.ask(key, MODEL, session_id="s")).status_code == 200
+    product.backend.faults = Faults(status=400)
+    assert (await product.ask(key, MODEL, session_id="s")).status_code == 400
+    await until_held(product, 0)
+    product.backend.faults = Faults(token_ms=20)
+    assert (await product.ask(key, MODEL, session_id="s")).status_code == 200
+    await until_held(product, 1)
+    step = {
+        "model": MODEL,
+        "session_id": "s",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 1000,
+        "stream": True,
+    }
+    headers = {"authorization": f"Bearer {key}"}
+    url = "/v1/chat/completions"
+    async with product.client.stream("POST", url, headers=headers, json=step) as answer:
+        assert answer.headers["x-obleth-slot"] == "held"
+        await anext(answer.aiter_bytes())
+        await until_held(product, 0)  # taken, and what follows is that nothing is held anew
+    await product.backend.until(lambda: product.backend.running(MODEL) == 0)
+    assert (await product.ask(key, MODEL)).headers["x-obleth-slot"] == "new"
+    await until_held(product, 0)

@@ -104,3 +104,26 @@ def test_total_agent_time_at_least_halves_and_the_batch_waits_no_longer_than_it_
 def test_most_slots_that_are_held_are_taken() -> None:
     noted = play(RULES).noted
     assert noted["redeem"] >= 0.8 * noted["hold"]
+
+
+def test_five_loops_on_one_slot_pass_a_request_of_their_key_max_jumps_times_and_no_more() -> None:
+    rules = AffinityRules(max_held_percent=100)
+    pool = PoolPolicy("m", "m", 1, "configured", affinity=rules)
+    world, key = World(), a_key("t")
+
+    def loop(name: str) -> None:
+        world.send(key, pool=pool, session=name, secs=1, then=lambda: thinks(name))
+
+    def thinks(name: str) -> None:
+        world.at(world.now + 0.1, lambda: loop(name))
+
+    for n in range(5):
+        loop(f"s{n}")
+    world.run(20)
+    cold = world.send(key, pool=pool, secs=1)
+    world.run(60)
+    order = [grant.request for grant in world.grants]
+    passers = [request for request in order[: order.index(cold)] if request > cold]
+    assert 0 < len(passers) <= rules.max_jumps
+    waited = next(grant.waited for grant in world.grants if grant.request == cold)
+    assert waited <= rules.max_bypass_secs + 1
