@@ -368,9 +368,9 @@ class Affinity:
             waiter.is_late = False
 
     @property
-    def held_keys(self) -> set[Key]:
-        """Keys that slots are held for."""
-        return {hold.key for hold in self.holds}
+    def held_keys(self) -> list[Key]:
+        """Keys that slots are held for, each once."""
+        return list(dict.fromkeys(hold.key for hold in self.holds))
 
     def session_of(self, waiter: Waiter) -> Session | None:
         """The session of a request that waits, if it is remembered here."""
