@@ -98,7 +98,7 @@ async def test_closing_frees_what_is_held_so_that_draining_ends() -> None:
 
 async def test_a_hold_that_nobody_takes_is_freed_by_the_timer() -> None:
     gate = Gate()
-    model = a_model(affinity=AffinityOverride(hold_ms=20))
+    model = a_model(affinity=AffinityOverride(hold_ms=1000))
     await gate.step(model)
     await gate.step(model)
     assert gate.held == 1
