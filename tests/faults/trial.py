@@ -57,6 +57,8 @@ class Trial:
 
     fault: str
     requests: int = 0
+    whole: list[str] = field(default_factory=list)
+    """The ids of those that had their whole answer."""
     peaks: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The most that ran of each model, and the most that was allowed."""
     recovery: float = 0.0
@@ -83,6 +85,7 @@ async def trial(fleet: Fleet, fault: str, allows: Allows) -> AsyncIterator[Trial
         yield own
         own.recovery = await fleet.until_shared()
     own.requests = len(load.requests)
+    own.whole = [one.id for one in load.requests if one.end is End.WHOLE]
     replicas = max(before, len(fleet.running))
     for model, limit in MODELS.items():
         own.peaks[model] = (backend.peak(model), allows(limit, replicas, own.ran[model]))
