@@ -197,7 +197,7 @@ class DataPlane:
         return picture.replica(self.admission.core, now, self._who, mode="local", replicas=1)
 
     def _pools(self) -> tuple[PoolView, ...]:
-        return picture.pools(self.admission.core, asyncio.get_running_loop().time())
+        return picture.totals(self.admission.core)
 
     def _figures(self) -> Iterable[PoolFigures]:
         return picture.figures(self.admission.core)

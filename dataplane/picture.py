@@ -94,6 +94,12 @@ def pools(core: Scheduler, now: float) -> tuple[PoolView, ...]:
     )
 
 
+def totals(core: Scheduler) -> tuple[PoolView, ...]:
+    """Every pool with work and its groups, fullest first; nobody is listed in them."""
+    views = (_totals(pool) for pool in core.pools if pool.has_work)
+    return tuple(sorted(views, key=fullness))
+
+
 def figures(core: Scheduler) -> Iterable[PoolFigures]:
     """What the gauges show: one for each name.
 
@@ -118,6 +124,16 @@ def _pool(core: Scheduler, pool: Pool, now: float) -> PoolView:
     tenants = list(pool.tenants.values())
     keys = [key for tenant in tenants for key in tenant.keys.nodes.values() if key.has_work]
     heads = [head.arrived_at for key in keys if (head := key.head()) is not None]
+    return msgspec.structs.replace(
+        _totals(pool),
+        oldest_wait_ms=round((now - min(heads)) * 1000) if heads else 0,
+        tenants=tuple(_tenant(each) for each in nsmallest(TENANTS_A_POOL, tenants, key=_busy)),
+        keys=tuple(_key(pool, each) for each in nsmallest(KEYS_A_POOL, keys, key=_busy)),
+        next_in_line=next_in_line(core, pool, now),
+    )
+
+
+def _totals(pool: Pool) -> PoolView:
     return PoolView(
         id=pool.policy.id,
         model=pool.policy.model,
@@ -128,11 +144,10 @@ def _pool(core: Scheduler, pool: Pool, now: float) -> PoolView:
         queued=pool.waiting,
         held=pool.held,
         virtual_time=_level_chosen_from(pool) / SCORE_UNIT,
-        oldest_wait_ms=round((now - min(heads)) * 1000) if heads else 0,
-        groups=_groups(tenants),
-        tenants=tuple(_tenant(each) for each in nsmallest(TENANTS_A_POOL, tenants, key=_busy)),
-        keys=tuple(_key(pool, each) for each in nsmallest(KEYS_A_POOL, keys, key=_busy)),
-        next_in_line=next_in_line(core, pool, now),
+        oldest_wait_ms=0,
+        groups=_groups(pool.tenants.values()),
+        tenants=(),
+        keys=(),
         affinity=dict(pool.affinity_events),
     )
 

@@ -99,6 +99,14 @@ def test_the_busiest_tenants_and_keys_are_kept_where_there_are_too_many() -> Non
     assert sum(group.queued for group in pool.groups) == 709
 
 
+def test_totals_are_those_of_the_picture_with_nobody_listed() -> None:
+    world = busy_world()
+    assert picture.totals(world.core) == tuple(
+        msgspec.structs.replace(pool, oldest_wait_ms=0, tenants=(), keys=(), next_in_line=())
+        for pool in picture.pools(world.core, world.now)
+    )
+
+
 def test_all_pools_together_are_bounded_too() -> None:
     world = World()
     for p in range(6):
