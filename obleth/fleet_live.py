@@ -62,13 +62,11 @@ class FleetLive:
         """See `LiveSource.state`."""
         if self._own is not None and replica in (None, self._own.instance):
             return await self._own.state()
-        found, trouble = await self._find(replica)
+        found, _ = await self._find(replica)
         try:
             return await self._ask(found, "live", {}, LiveState)
         except _NoAnswer as error:
             reason = str(error)
-        if trouble is not None:
-            raise NobodyAnswers(f"{trouble}; {reason}")
         return await self._from_views(replica, reason)
 
     async def history(self, replica_: str | None, model: str | None, since_ms: int) -> History:

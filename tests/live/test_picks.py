@@ -96,6 +96,19 @@ def test_a_pick_tells_the_scores_that_decided_it() -> None:
     assert third.under_share is False
 
 
+def test_shares_are_cut_from_what_the_limit_over_all_pools_leaves() -> None:
+    world = World(ceiling=2)
+    for _ in range(2):
+        world.send(a_key("a", group="a"))
+        world.send(a_key("b", group="b"))
+    assert [pick.under_share for pick in predicted(world)] == [False, False]
+    world = World()
+    for _ in range(5):
+        world.send(a_key("a", group="a"), pool=PoolPolicy("m", "m", 4))
+    world.send(a_key("b", group="b"), pool=PoolPolicy("m", "m", 4))
+    assert [pick.under_share for pick in predicted(world)] == [True, False]
+
+
 def test_whoever_is_at_its_cap_is_not_in_line() -> None:
     world = World()
     for _ in range(4):

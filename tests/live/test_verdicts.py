@@ -123,6 +123,8 @@ def test_whoever_is_below_its_share_waits_while_another_is_a_slot_ahead(
         (pool(8, tenant("a", 7, 5, weight=500), tenant("b", 1, 5, weight=50)), set()),
         # Whoever has nothing queued is not below, however little it runs.
         (pool(8, tenant("a", 2), tenant("b", 6, 9)), set()),
+        # It has its share exactly, in a pool that was made smaller.
+        (pool(8, tenant("a", 4, 5), tenant("b", 6)), set()),
         # Held slots count as its own, and as another's.
         (pool(8, tenant("a", 2, 5, held=2), tenant("b", 4)), set()),
         (pool(8, tenant("a", 2, 5), tenant("b", 2, held=3)), {"a"}),

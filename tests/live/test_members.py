@@ -1,0 +1,44 @@
+"""Who lives in the fleet, by what is on the roster and what is published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from dataplane import live_view
+from dataplane.live.fleet import members
+from shared import redis as shared_redis
+from shared import redis_keys
+from tests.live.views import replica
+from tests.redis_server import PATIENT_SECS, server
+
+ROSTER = redis_keys.SlotKeys().roster
+
+
+async def enrol(redis: Redis, name: str, *, ago_ms: int, ttl_ms: int = 15_000) -> None:
+    seconds, micros = await redis.time()
+    heard = seconds * 1000 + micros // 1000 - ago_ms
+    await redis.hset(ROSTER, name, f"{heard} {ttl_ms} 1 1")
+
+
+async def test_only_those_whose_heartbeat_is_still_good_live(tmp_path: Path) -> None:
+    async with server(tmp_path) as own, shared_redis.client(own.url) as redis:
+        await enrol(redis, "b", ago_ms=4_000)
+        await enrol(redis, "a", ago_ms=-60_000)  # its clock, or Redis', was set back
+        await enrol(redis, "dead", ago_ms=20_000)
+        await redis.hset(ROSTER, "odd", "what is this")
+        view = replica(instance="b", interval_ms=500)
+        await redis.set(redis_keys.view("b"), live_view.encode(view), px=1_200)
+        found = {each.name: each for each in await members(redis, answer_secs=PATIENT_SECS)}
+        assert list(found) == ["a", "b"]
+        assert found["a"].heartbeat_age_ms == 0
+        assert 4_000 <= found["b"].heartbeat_age_ms < 15_000
+        assert (found["a"].view, found["b"].view) == (None, view)
+        # A view lives for three intervals: what is left of them tells its age.
+        assert 300 <= found["b"].view_age_ms <= 1_500
+
+
+async def test_where_nobody_lives_nobody_is_found(tmp_path: Path) -> None:
+    async with server(tmp_path) as own, shared_redis.client(own.url) as redis:
+        assert await members(redis, answer_secs=PATIENT_SECS) == []
