@@ -9,25 +9,34 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 import structlog
 
-from dataplane import live_view, picture
+from dataplane import live_view, neighbours, picture
 from dataplane.admission import Admission
-from dataplane.admission.announcements import Announcement, Announcements, Deaf, Freed, Listening
+from dataplane.admission.announcements import (
+    Announcement,
+    Announcements,
+    Deaf,
+    Freed,
+    Listening,
+    TurnCalled,
+)
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
-from dataplane.admission.replica import ReplicaSettings, Stance
+from dataplane.admission.replica import Mode, ReplicaSettings, Stance
 from dataplane.admission.slots.port import Heard, SlotsUnavailable
 from dataplane.admission.slots.redis import RedisSlots, server_warnings
 from dataplane.admission.slots.scripts import Called, SlotScripts
 from dataplane.live.fleet import Member, members
 from dataplane.live_view import ReplicaView
+from dataplane.lookout import Lookout
 from dataplane.picture import Identity
 from dataplane.publisher import INTERVAL_SECS, Publisher
+from dataplane.scheduler.standing import Served
 from shared import redis_keys
 from shared.redis import client
 
@@ -55,6 +64,7 @@ class Cluster:
         *,
         redis_url: str,
         who: Identity,
+        fleet_order: bool,
         answer_secs: float,
         ttl_secs: float,
         settings: ReplicaSettings,
@@ -69,9 +79,10 @@ class Cluster:
         self._who: Final = who
         self._view_interval: Final = min(INTERVAL_SECS, settings.heartbeat)
         self._beaten_at = asyncio.get_running_loop().time()
+        self._live: tuple[str, ...] = ()
         self._requests = client(redis_url, name="obleth-slots")
         self._beats = client(redis_url, connections=2, name="obleth-heartbeat")
-        self._views = client(redis_url, connections=2, name="obleth-views")
+        self._views = client(redis_url, connections=4, name="obleth-views")
         self._ear = client(redis_url, connections=2, name="obleth-announcements")
         self._slots = RedisSlots(
             SlotScripts(self._requests, secs=answer_secs, called=slots_called),
@@ -117,6 +128,18 @@ class Cluster:
             interval=HEALTH_INTERVAL_SECS,
             answer_secs=answer_secs,
         )
+        self._lookout = self._look_out(fleet_order)
+
+    def _look_out(self, fleet_order: bool) -> Lookout:
+        return Lookout(
+            self._views,
+            others=lambda: [name for name in self._live if name != self.name],
+            asked=lambda: neighbours.asked(self._admission.core),
+            seen=self._seen,
+            is_on=lambda: fleet_order and self.stance.mode is Mode.SHARED,
+            interval=self._view_interval,
+            answer_secs=self._answer_secs,
+        )
 
     @property
     def stance(self) -> Stance:
@@ -151,6 +174,7 @@ class Cluster:
         self._announcements.start()
         self._publisher.start()
         self._health_publisher.start()
+        self._lookout.start()
         try:
             for warning in await server_warnings(self._beats, secs=self._answer_secs):
                 log.warning("redis_unsuitable", detail=warning)
@@ -162,6 +186,7 @@ class Cluster:
         await self._announcements.stop()
         await self._publisher.stop()
         await self._health_publisher.stop()
+        await self._lookout.stop()
         await self._heartbeat.stop()
         await self._fleet.settled()
         try:
@@ -181,11 +206,16 @@ class Cluster:
             claims=stance.claims,
         )
         self._admission.stand(stance)
+        self._lookout.look_now()
+
+    def _seen(self, views: Iterable[ReplicaView], served: Mapping[str, Served]) -> None:
+        self._admission.fleet_seen(neighbours.seen(views, self._who.algorithm, served))
 
     def _beat_done(self, heard: Heard | None) -> None:
         if heard is None:
             return
         self._beaten_at = asyncio.get_running_loop().time()
+        self._live = heard.live
         for kind, count in (("reclaimed", heard.reclaimed), ("reasserted", heard.repaired)):
             if count:
                 self._repaired(kind, count)
@@ -194,8 +224,15 @@ class Cluster:
         match announcement:
             case Freed(pool, ceiling):
                 self._admission.slots_freed(pool, ceiling=ceiling)
+            case TurnCalled(replica=replica) if replica == self.name:
+                self._admission.called(announcement)
+            case TurnCalled():
+                pass
             case Deaf(reason):
                 log.warning("announcements_lost", detail=reason)
+                self._fleet.is_listening = False
+                self._admission.all_may_try()
             case Listening():
-                pass
+                self._fleet.is_listening = True
+                self._admission.all_may_try()
         self._heartbeat.announced(announcement)

@@ -32,6 +32,14 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         return self.in_flight + self.held
 
 
+class LevelView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far siblings have come, in tokens a unit of weight."""
+
+    virtual_time: float = 0.0
+    lowest: float | None = None
+    """The lowest score of one that could go if a slot were free."""
+
+
 class GroupView(Counts, frozen=True, kw_only=True):
     name: str
     weight: int
@@ -42,6 +50,7 @@ class GroupView(Counts, frozen=True, kw_only=True):
     """How many have work, those that are not listed included."""
     tenant_weight: int = 0
     """Of all those together."""
+    tenants_level: LevelView = LevelView()
 
 
 class TenantView(Counts, frozen=True, kw_only=True):
@@ -59,6 +68,7 @@ class TenantView(Counts, frozen=True, kw_only=True):
     """It is not, but every key of it that waits is."""
     key_weight: int = 0
     """Of all its keys with work together, those that are not listed included."""
+    keys_level: LevelView = LevelView()
 
 
 class KeyView(Counts, frozen=True, kw_only=True):
@@ -100,6 +110,8 @@ class PoolView(Counts, frozen=True, kw_only=True):
     virtual_time: float
     """In tokens a unit of weight, of the level that is chosen from first."""
     oldest_wait_ms: int
+    top_level: LevelView = LevelView()
+    """Of groups, or of tenants where groups do not count."""
     groups: tuple[GroupView, ...]
     tenants: tuple[TenantView, ...]
     keys: tuple[KeyView, ...]

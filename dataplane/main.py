@@ -259,6 +259,7 @@ class DataPlane:
             self.admission,
             redis_url=settings.redis_url,
             who=self._who,
+            fleet_order=settings.fairshare_fleet_order,
             answer_secs=settings.redis_response_timeout_ms / 1000,
             ttl_secs=settings.effective_replica_ttl_secs,
             settings=ReplicaSettings(
@@ -313,6 +314,7 @@ def _limits(settings: DataPlaneSettings) -> Limits:
         ceiling=settings.global_max_in_flight,
         timeout=settings.admission_timeout_secs,
         pool_idle=settings.pool_idle_secs,
+        fleet_order=settings.fairshare_fleet_order,
         affinity=settings.affinity(),
         warm_secs=settings.fairshare_session_affinity_warm_secs,
         max_jumps=settings.fairshare_session_affinity_max_jumps,

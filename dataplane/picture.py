@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,7 @@ from dataplane.live_view import (
     TENANTS_IN_ALL,
     GroupView,
     KeyView,
+    LevelView,
     PoolView,
     ReplicaView,
     TenantView,
@@ -28,7 +30,7 @@ from dataplane.live_view import (
     fullness,
 )
 from dataplane.metrics import PoolFigures
-from dataplane.scheduler.fairness import SCORE_UNIT, Node
+from dataplane.scheduler.fairness import SCORE_UNIT, Level, Node
 from dataplane.scheduler.order import EVERYONE
 from dataplane.scheduler.scheduler import Scheduler
 from dataplane.scheduler.state import Key, Pool, Tenant
@@ -143,7 +145,8 @@ def _totals(pool: Pool) -> PoolView:
         in_flight=pool.running,
         queued=pool.waiting,
         held=pool.held,
-        virtual_time=_level_chosen_from(pool) / SCORE_UNIT,
+        virtual_time=_chosen_from(pool).virtual_time / SCORE_UNIT,
+        top_level=_level(_chosen_from(pool)),
         oldest_wait_ms=0,
         groups=_groups(pool.tenants.values()),
         tenants=(),
@@ -152,13 +155,20 @@ def _totals(pool: Pool) -> PoolView:
     )
 
 
-def _level_chosen_from(pool: Pool) -> int:
-    """The virtual time of the first level that has anything to choose: groups, or tenants where
-    groups do not count."""
+def _chosen_from(pool: Pool) -> Level[Any]:
+    """The first level that has anything to choose: groups, or tenants where groups do not count."""
     groups = pool.groups.nodes
     if len(groups) == 1 and EVERYONE in groups:
-        return groups[EVERYONE].tenants.virtual_time
-    return pool.groups.virtual_time
+        return groups[EVERYONE].tenants
+    return pool.groups
+
+
+def _level(level: Level[Any]) -> LevelView:
+    lowest = level.lowest
+    return LevelView(
+        virtual_time=level.virtual_time / SCORE_UNIT,
+        lowest=None if lowest is None else lowest / SCORE_UNIT,
+    )
 
 
 def _groups(tenants: Iterable[Tenant]) -> tuple[GroupView, ...]:
@@ -184,6 +194,7 @@ def _groups(tenants: Iterable[Tenant]) -> tuple[GroupView, ...]:
                 share_score=served / weight,
                 tenants=len(each),
                 tenant_weight=sum(tenant.weight for tenant in each),
+                tenants_level=_level(each[0].group.tenants) if counts else LevelView(),
             )
         )
     return tuple(views)
@@ -204,6 +215,7 @@ def _tenant(tenant: Tenant) -> TenantView:
         is_capped=tenant.capped,
         keys_capped=tenant.waiting > 0 and not tenant.capped and tenant.keys.head() is None,
         key_weight=tenant.keys.shares.total_weight,
+        keys_level=_level(tenant.keys),
     )
 
 

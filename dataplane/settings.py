@@ -99,6 +99,9 @@ class ReplicaSettings(Settings):
     fairshare_replica_aware: bool = Field(
         True, description="Where slots are not shared, enforce a part of every limit."
     )
+    fairshare_fleet_order: bool = Field(
+        True, description="Whether one order holds over all replicas, or whoever claims first goes."
+    )
     fairshare_expected_replicas: int = Field(
         1, ge=1, le=10_000, description="Replicas to count on where Redis is away at the start."
     )

@@ -7,13 +7,15 @@
 | `T:roster` | hash: replica → record | heartbeat, settle, leave | the same, claim | L |
 | `T:1:all` | sorted set: id → end of lease | claim, assert, release, reclaim | claim | L |
 | `T:1:pool:<pool>` | the same | the same | claim | L |
+| `T:1:group:<pool>:<group>` | the same | the same | claim | L |
 | `T:1:tenant:<pool>:<tenant>` | the same | the same | claim | L |
 | `T:1:key:<pool>:<key>` | the same | the same | claim | L |
 | `T:1:held:<replica>` | hash: id → note | claim, assert, release | heartbeat, leave | L |
-| `T:1:wanted:all` | string | claim refused by the ceiling | release, deletes it | `WANTED_MS` |
-| `T:1:wanted:pool:<pool>` | string | claim refused by the pool | the same | the same |
-| `T:1:wanted:tenant:<pool>:<tenant>` | string | claim refused by that cap | the same | the same |
-| `T:1:wanted:key:<pool>:<key>` | string | claim refused by that cap | the same | the same |
+| `T:1:served:<pool>` | hash: node → score, taken | claim, release | claim, replicas | L |
+| `T:1:line:all` | hash: replica → place | claim, release | the same | 5 s |
+| `T:1:line:pool:<pool>` | the same | the same | the same | 5 s |
+| `T:1:line:tenant:<pool>:<tenant>` | the same | the same | the same | 5 s |
+| `T:1:line:key:<pool>:<key>` | the same | the same | the same | 5 s |
 | `B:1:minute:<tenant>` | hash: size, level, at | reserve, settle | the same, check | until full |
 | `B:1:count:<term>` | hash: committed, reserved | found, settle, reserve | the same | a day |
 | `B:1:open:<term>` | sorted set: reservation → end of lease | the same, renew | the same | N |
@@ -24,7 +26,9 @@
 | `obleth:invalidate` | channel | control plane, after a commit | every replica | – |
 
 L: as long as the leases in it, at most twice the longest. An id is a claim's. A note is
-`pool:tenant:key`, each escaped. A record is `heard ttl layout asserted`: when the replica was last
+`pool:group:tenant:key`, each escaped. A node is `g:<group>`,
+`t:<tenant>` or `k:<key>`, its score in tokens a unit of weight; what a place is stands in
+`include/line.lua`. A record is `heard ttl layout asserted`: when the replica was last
 heard of, for how long that is good, whose `LAYOUT` it keeps its books in, and whether (1 or 0) all
 it holds is on them. `assert` and `reclaim` clear that of every replica when they repair a key.
 
@@ -50,9 +54,6 @@ from __future__ import annotations
 from typing import Final
 
 LAYOUT: Final = 1
-WANTED_MS: Final = 1000
-"""How long a refused claim is remembered: longer than the pause before it is tried again."""
-
 RELEASED: Final = "obleth:fairshare:released"
 INVALIDATE: Final = "obleth:invalidate"
 SLOTS_TAG: Final = "{obleth:slots}"
@@ -82,34 +83,39 @@ def unescaped(part: str) -> str:
 class SlotKeys:
     """The names of the books' keys. `tag` tells one fleet's books from another's."""
 
-    __slots__ = ("_books", "all", "roster", "wanted_all")
+    __slots__ = ("_books", "all", "line_all", "roster")
 
     def __init__(self, tag: str = SLOTS_TAG) -> None:
         self._books: Final = f"{tag}:{LAYOUT}"
         self.roster: Final = f"{tag}:roster"
         self.all: Final = f"{self._books}:all"
-        self.wanted_all: Final = f"{self._books}:wanted:all"
+        self.line_all: Final = f"{self._books}:line:all"
 
     def held(self, replica: str) -> str:
         """The index of what one replica holds."""
         return f"{self._books}:held:{escaped(replica)}"
 
-    def sets(self, pool: str, tenant: str, key: str) -> tuple[str, str, str]:
-        """What a slot counts against beside the ceiling: its pool, its tenant and its key there."""
+    def sets(self, pool: str, group: str, tenant: str, key: str) -> tuple[str, str, str, str]:
+        """What a slot counts in beside the ceiling: its pool, its group, tenant and key there."""
         in_pool = escaped(pool)
         return (
             f"{self._books}:pool:{in_pool}",
+            f"{self._books}:group:{in_pool}:{escaped(group)}",
             f"{self._books}:tenant:{in_pool}:{escaped(tenant)}",
             f"{self._books}:key:{in_pool}:{escaped(key)}",
         )
 
-    def wanted(self, pool: str, tenant: str, key: str) -> tuple[str, str, str]:
-        """The marks that somebody waits for one of `sets`, in the same order."""
+    def served(self, pool: str) -> str:
+        """What a pool's groups, tenants and keys have been served, over the fleet."""
+        return f"{self._books}:served:{escaped(pool)}"
+
+    def lines(self, pool: str, tenant: str, key: str) -> tuple[str, str, str]:
+        """Which replicas were refused by a pool, by a tenant's and by a key's cap there."""
         in_pool = escaped(pool)
         return (
-            f"{self._books}:wanted:pool:{in_pool}",
-            f"{self._books}:wanted:tenant:{in_pool}:{escaped(tenant)}",
-            f"{self._books}:wanted:key:{in_pool}:{escaped(key)}",
+            f"{self._books}:line:pool:{in_pool}",
+            f"{self._books}:line:tenant:{in_pool}:{escaped(tenant)}",
+            f"{self._books}:line:key:{in_pool}:{escaped(key)}",
         )
 
 

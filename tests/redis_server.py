@@ -36,6 +36,8 @@ class Corner:
         self.tag = f"{{test:{mark}}}"
         self.keys = SlotKeys(self.tag)
         self.channel = f"test:{mark}:released"
+        self.stopped_clock = f"{self.tag}:clock"
+        """What time it was when `passes` was last called, in ms."""
         self._last = 0
 
     async def names(self) -> list[str]:
@@ -44,7 +46,9 @@ class Corner:
     async def passes(self, ms: int) -> None:
         """Let `ms` have passed since the last call for these keys, however long it really was."""
         roster, pattern = self.keys.roster, f"{self.tag}:*"
-        self._last = await self.redis.eval(PASS_TIME, 1, roster, pattern, ms, self._last)
+        self._last = await self.redis.eval(
+            PASS_TIME, 2, roster, self.stopped_clock, pattern, ms, self._last
+        )
 
     async def counts(self) -> dict[str, int]:
         """How many slots each set of the books has."""

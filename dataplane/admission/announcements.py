@@ -1,9 +1,11 @@
 """What replicas tell each other on the announcement channel, and who listens.
 
-A message is a JSON object. `pool` (with `ceiling`, whether others than its own waiters may go on):
-a slot that somebody waits for was freed. `replica`: that replica came, went, or has all it holds on
-the books now. Anything else is passed over, so that a newer replica may say more. A message may be
-lost, doubled or late: it hurries what would happen anyway.
+A message is a JSON object. `pool` with `turn`: there is a slot, and it is the turn of the replica
+named there, for a waiter of `key`, of `tenant`. `pool` with `ceiling` (whether
+others than its own waiters may go on): a slot that somebody waits for was freed, and whoever claims
+first has it. `replica`: that replica came, went, or has all it holds on the books now. Anything
+else is passed over, so that a newer replica may say more. A message may be lost, doubled or late:
+it hurries what would happen anyway.
 """
 
 from __future__ import annotations
@@ -28,6 +30,16 @@ class Freed:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCalled:
+    """It is the turn of `replica` to claim in `pool`; it is waited for, but not for long."""
+
+    pool: str
+    replica: str
+    tenant: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaChanged:
     """The set of live replicas, or of those whose holdings are on the books, is another."""
 
@@ -46,16 +58,18 @@ class Deaf:
     reason: str
 
 
-Announcement = Freed | ReplicaChanged | Listening | Deaf
+Announcement = Freed | TurnCalled | ReplicaChanged | Listening | Deaf
 
 
-def parse(text: str) -> Freed | ReplicaChanged | None:
+def parse(text: str) -> Freed | TurnCalled | ReplicaChanged | None:
     """What a message says; None if it is not understood."""
     try:
         message = json.loads(text)
     except (ValueError, RecursionError):
         return None
     match message:
+        case {"pool": str(pool), "turn": str(replica), "tenant": str(tenant), "key": str(key)}:
+            return TurnCalled(pool, replica, tenant, key)
         case {"pool": str(pool)}:
             return Freed(pool, message.get("ceiling") is True)
         case {"replica": str(replica)}:

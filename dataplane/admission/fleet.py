@@ -12,13 +12,17 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from dataplane.admission.slots.port import Answer, Holding, Slots, SlotsUnavailable
+from dataplane.admission.slots.port import Answer, Holding, Reply, Slots, SlotsUnavailable
 from dataplane.admission.slots.port import Claim as SlotClaim
 from dataplane.scheduler.effects import Claim, Release
 from dataplane.scheduler.events import ClaimGranted, ClaimRefused, RefusedBy
 
 RETRY_SECS: Final = (0.1, 0.25)
 """A refused claim is tried again after a random time in this range, if nothing is heard before."""
+REFRESH_SECS: Final = (3.0, 4.5)
+"""The same for one that stands in line and will be called: so that its place is good for ever."""
+PASS_SECS: Final = (0.001, 0.01)
+"""One whose turn it was not is tried again so soon after whoever was called is passed over."""
 
 _REFUSED_BY: Final = {
     Answer.POOL: RefusedBy.POOL,
@@ -59,6 +63,8 @@ class Fleet:
         """Requests that may be on the books: claimed, or told of in a heartbeat."""
         self._trips: set[asyncio.Task[None]] = set()
         self._is_due = False
+        self.is_listening = False
+        """Whether announcements arrive here. Without them nobody can be called."""
 
     def claim(self, effect: Claim) -> None:
         """Claim a slot, with whatever else this turn of the loop brings."""
@@ -100,40 +106,55 @@ class Fleet:
 
     async def _carry(self, releases: list[Release], claims: list[Claim]) -> None:
         try:
-            answers = await self._slots.exchange(
+            replies = await self._slots.exchange(
                 [self._holding(each) for each in releases], [self._slot_claim(c) for c in claims]
             )
         except SlotsUnavailable:
             # What was to be released goes with the next heartbeat, which does not tell of it.
-            answers = [Answer.NOT_LIVE] * len(claims)
+            replies = [Reply(Answer.NOT_LIVE)] * len(claims)
             self._unavailable()
         else:
-            if Answer.NOT_LIVE in answers:
+            if any(reply.answer is Answer.NOT_LIVE for reply in replies):
                 self._lapsed()
-        for claim, answer in zip(claims, answers, strict=True):
-            self._post(self._event(claim.request, answer))
+        for claim, reply in zip(claims, replies, strict=True):
+            self._post(self._event(claim.request, reply))
 
-    def _event(self, request: int, answer: Answer) -> ClaimGranted | ClaimRefused:
-        if answer is Answer.GRANTED:
-            return ClaimGranted(request)
+    def _event(self, request: int, reply: Reply) -> ClaimGranted | ClaimRefused:
+        now = asyncio.get_running_loop().time()
+        if reply.answer is Answer.GRANTED:
+            more_at = None if reply.is_more else now + self._pause(reply)
+            return ClaimGranted(request, reply.told, more_at)
         self._booked.discard(request)
-        retry_at = asyncio.get_running_loop().time() + self._draw(*RETRY_SECS)
-        return ClaimRefused(request, _REFUSED_BY[answer], retry_at)
+        if reply.turn_at is not None:
+            pause = PASS_SECS if reply.wait else RETRY_SECS
+            retry_at = now + reply.wait + self._draw(*pause)
+            by = _REFUSED_BY[reply.turn_at]
+            return ClaimRefused(request, by, retry_at, reply.told, reply.turn_of)
+        retry_at = now + self._pause(reply)
+        return ClaimRefused(request, _REFUSED_BY[reply.answer], retry_at, reply.told)
+
+    def _pause(self, reply: Reply) -> float:
+        stands_in_line = reply.told is not None and self.is_listening
+        return self._draw(*(REFRESH_SECS if stands_in_line else RETRY_SECS))
 
     def _id(self, request: int) -> str:
         return f"{self._instance}:{request}"
 
     def _holding(self, slot: Release) -> Holding:
-        return Holding(self._id(slot.request), slot.pool, slot.tenant, slot.key)
+        return Holding(
+            self._id(slot.request), slot.pool, slot.group, slot.tenant, slot.key, slot.refund
+        )
 
     def _slot_claim(self, claim: Claim) -> SlotClaim:
         return SlotClaim(
             self._id(claim.request),
             claim.pool,
+            claim.group,
             claim.tenant,
             claim.key,
             claim.pool_size,
             claim.ceiling,
             claim.tenant_cap,
             claim.key_cap,
+            claim.turn,
         )

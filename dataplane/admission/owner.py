@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from dataplane.admission.affinity import in_force
+from dataplane.admission.announcements import TurnCalled
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.permit import Ask, Permit
 from dataplane.admission.replica import Stance
@@ -45,6 +46,7 @@ from dataplane.scheduler.events import (
     Closing,
     Event,
     Finished,
+    FleetSeen,
     KeyChanged,
     KeyGone,
     Left,
@@ -53,6 +55,7 @@ from dataplane.scheduler.events import (
     PoolPolicy,
     RegimeChanged,
     SlotsFreed,
+    TurnCome,
     Woken,
 )
 from dataplane.scheduler.order import Hierarchical, Order, Weighted
@@ -76,6 +79,8 @@ class Limits:
     """Session affinity where a model does not set its own."""
     warm_secs: float = 120
     max_jumps: int = 8
+    fleet_order: bool = True
+    """Whether replicas that share slots go by one order, or whoever claims first has a slot."""
 
 
 class Admission:
@@ -105,6 +110,7 @@ class Admission:
             timeout=limits.timeout,
             pool_idle=limits.pool_idle,
             has_fleet=has_fleet,
+            fleet_order=limits.fleet_order,
         )
         self._numbers: Final = itertools.count(1)
         self._undecided: dict[int, Permit] = {}
@@ -187,8 +193,22 @@ class Admission:
         """The fleet's answer to a claim."""
         self._post(event)
 
+    def fleet_seen(self, event: FleetSeen) -> None:
+        """What the other replicas have now."""
+        self._post(event)
+
+    def all_may_try(self) -> None:
+        """Announcements may have been missed: whoever was refused may claim again."""
+        for pool in [pool.policy.id for pool in self._core.pools]:
+            self._post(SlotsFreed(pool))
+        self._post(SlotsFreed(None))
+
+    def called(self, call: TurnCalled) -> None:
+        """It is this replica's turn."""
+        self._post(TurnCome(call.pool, (call.tenant, call.key)))
+
     def slots_freed(self, pool: str, *, ceiling: bool) -> None:
-        """Another replica gave back a slot; with `ceiling` one that others than its pool want."""
+        """A slot is to be had; with `ceiling` one that others than its pool want."""
         self._post(SlotsFreed(pool))
         if ceiling:
             self._post(SlotsFreed(None))

@@ -8,11 +8,13 @@ that are ready.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 
-from dataplane.scheduler.events import PoolPolicy
+from dataplane.scheduler.events import FleetSeen, PoolPolicy
+from dataplane.scheduler.fairness import Level
 from dataplane.scheduler.limits import part, part_of_cap
 from dataplane.scheduler.order import Order
+from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Served
 from dataplane.scheduler.state import Group, Key, Pool, Tenant, order_name
 from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy, effective_weight
 
@@ -25,6 +27,8 @@ class Books:
         self.divide_by = 1
         """The replicas that each take an equal part of every limit."""
         self.pools: dict[str, Pool] = {}
+        self._elsewhere = FleetSeen()
+        """What the other replicas have, kept for pools that are not in use here yet."""
         self.occupied = 0
         """Slots taken up over all pools, held ones included."""
         self.held = 0
@@ -34,6 +38,19 @@ class Books:
         event, unless the ceiling stands in the way."""
         self.idle: OrderedDict[str, float] = OrderedDict()
         """When each unused pool was last used, longest ago first."""
+
+    def begin(self, pool: Pool) -> None:
+        """A request comes to a pool. One that had no work starts level with the other replicas."""
+        self.idle.pop(pool.policy.id, None)
+        if not pool.has_work:
+            self._see(pool)
+
+    def slots(self, pool: Pool, ceiling: int) -> int:
+        """The slots of a pool that shares are cut from: as many as it has, or as the ceiling leaves
+        it."""
+        taken = pool.occupied + pool.elsewhere.taken
+        left = max(0, ceiling - self.occupied - self._elsewhere.taken)
+        return max(1, min(pool.size, taken + left))
 
     def join(self, key: Key) -> None:
         """A request of a key arrives: whoever had nobody waiting comes back, level again."""
@@ -122,6 +139,67 @@ class Books:
                     self.place(pool, key)
             self.refresh(pool)
 
+    # The other replicas, where all go by one order
+
+    def change_order(self, *, fleet: bool) -> None:
+        """From now on the order is the fleet's, or this replica's own again."""
+        self.see(FleetSeen())
+        for pool in self.pools.values() if fleet else ():
+            pool.is_aligned = False
+            for level in _levels(pool):
+                level.restart()
+            for tenant in list(pool.tenants.values()):
+                for key in list(tenant.keys.nodes.values()):
+                    self.place(pool, key)
+
+    def see(self, event: FleetSeen) -> None:
+        """What the other replicas have now."""
+        self._elsewhere = event
+        for pool in self.pools.values():
+            if pool.has_work:
+                self._see(pool)
+
+    def _see(self, pool: Pool) -> None:
+        elsewhere = self._elsewhere.pools.get(pool.policy.id, PoolElsewhere())
+        served = self._elsewhere.served.get(pool.policy.id, Served())
+        pool.elsewhere = elsewhere
+        pool.groups.see(elsewhere.groups)
+        for group in list(pool.groups.nodes.values()):
+            self._see_inside_group(pool, group)
+        if not pool.is_aligned and self._elsewhere.pools:
+            pool.is_aligned = True
+            self._align(pool, served)
+        else:
+            self._learn(pool, served)
+
+    def _see_inside_group(self, pool: Pool, group: Group) -> None:
+        group.tenants.see(pool.elsewhere.tenants.get(group.id, LevelElsewhere()))
+        for tenant in list(group.tenants.nodes.values()):
+            tenant.keys.see(pool.elsewhere.keys.get(tenant.id, LevelElsewhere()))
+
+    def _align(self, pool: Pool, served: Served) -> None:
+        pool.groups.align(served.groups)
+        for group in list(pool.groups.nodes.values()):
+            group.tenants.align(served.tenants)
+            for tenant in list(group.tenants.nodes.values()):
+                tenant.keys.align(served.keys)
+        for tenant in list(pool.tenants.values()):
+            for key in list(tenant.keys.nodes.values()):
+                self.place(pool, key)
+
+    def _learn(self, pool: Pool, served: Served) -> None:
+        for id, score in served.groups.items():
+            if (group := pool.groups.nodes.get(id)) is not None:
+                pool.groups.learn(group, score)
+                group.level.place(group, group.tenants.head())
+        for id, score in served.tenants.items():
+            if (tenant := pool.tenants.get(id)) is not None:
+                tenant.level.learn(tenant, score)
+                for key in list(tenant.keys.nodes.values()):
+                    if key.id in served.keys:
+                        key.level.learn(key, served.keys[key.id])
+                    self.place(pool, key)
+
     # Nodes
 
     def pool(self, policy: PoolPolicy) -> Pool:
@@ -171,6 +249,7 @@ class Books:
         group = pool.groups.nodes.get(policy.name)
         if group is None:
             group = pool.groups.nodes[policy.name] = Group(policy, pool.groups)
+            self._see_inside_group(pool, group)
         elif group.policy is not policy:
             group.level.rename(group, policy.name, policy.weight)
             group.policy = policy
@@ -182,6 +261,7 @@ class Books:
             tenant = group.tenants.nodes.get(policy.id)
         if tenant is None:
             tenant = group.tenants.nodes[policy.id] = Tenant(policy, group)
+            tenant.keys.see(pool.elsewhere.keys.get(tenant.id, LevelElsewhere()))
         elif tenant.group is not group:
             self._move(tenant, group)
         tenant.policy = policy
@@ -198,6 +278,12 @@ class Books:
         _transfer(old, tenant, -1)
         _transfer(group, tenant, 1)
         old.level.place(old, old.tenants.head())
+
+
+def _levels(pool: Pool) -> list[Level[Any]]:
+    groups = list(pool.groups.nodes.values())
+    tenants = [tenant for group in groups for tenant in group.tenants.nodes.values()]
+    return [pool.groups, *(group.tenants for group in groups), *(each.keys for each in tenants)]
 
 
 def _reweigh(pool: Pool, tenant: Tenant) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dataplane.scheduler.standing import Charges, Turn
+
 
 class RejectReason(StrEnum):
     """Why a request that waited will never run."""
@@ -43,12 +45,15 @@ class Claim:
 
     request: int
     pool: str
+    group: str
     tenant: str
     key: str
     pool_size: int
     ceiling: int
     tenant_cap: int | None
     key_cap: int | None
+    turn: Turn | None = None
+    """None where the fleet goes by no order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +62,11 @@ class Release:
 
     request: int
     pool: str
+    group: str
     tenant: str
     key: str
+    refund: Charges | None = None
+    """What its request is given back of what it was charged: it never ran."""
 
 
 class AffinityEvent(StrEnum):

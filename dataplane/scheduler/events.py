@@ -3,9 +3,11 @@ each event."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from dataplane.scheduler.standing import PoolElsewhere, Served, Told
 from shared.policy import KeyPolicy
 
 
@@ -126,6 +128,9 @@ class ClaimGranted:
     """The fleet has granted the slot claimed for a request."""
 
     request: int
+    told: Told | None = None
+    more_at: float | None = None
+    """When the pool may claim again if nothing is heard before; None: at once."""
 
 
 class RefusedBy(StrEnum):
@@ -147,6 +152,30 @@ class ClaimRefused:
     by: RefusedBy
     retry_at: float
     """When whoever was refused may claim again if nothing is heard before."""
+    told: Told | None = None
+    turn_of: tuple[str, str] | None = None
+    """The tenant and key of this replica that are to claim instead, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCome:
+    """A slot is free, and it is the turn of somebody who waits here."""
+
+    pool: str
+    turn_of: tuple[str, str]
+    """A tenant and a key of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSeen:
+    """What the other replicas have in their pools, and what the books say of this one's waiters."""
+
+    taken: int = 0
+    """Slots taken up there, over all pools."""
+    pools: Mapping[str, PoolElsewhere] = field(default_factory=dict)
+    """By pool; what is not here has nothing elsewhere."""
+    served: Mapping[str, Served] = field(default_factory=dict)
+    """By pool: of the nodes that wait here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,5 +209,7 @@ Event = (
     | ClaimRefused
     | SlotsFreed
     | Closing
+    | TurnCome
+    | FleetSeen
     | Woken
 )

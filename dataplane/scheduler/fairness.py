@@ -25,17 +25,23 @@ on and not where it stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
 from dataplane.scheduler.shares import Shares
+from dataplane.scheduler.standing import LevelElsewhere, Sibling
 
 SCORE_UNIT: Final = 1 << 32
 """One token per unit of weight, as scores are counted: fine enough for the largest weight times the
 largest scale."""
+
+
+def units(score: float) -> int:
+    """A score in tokens a unit of weight, as it is counted."""
+    return round(score * SCORE_UNIT)
 
 
 class Node:
@@ -46,10 +52,12 @@ class Node:
         "cap",
         "configured_cap",
         "entry",
+        "floor",
         "held",
         "id",
         "level",
         "name",
+        "pending",
         "resting",
         "running",
         "score",
@@ -70,6 +78,10 @@ class Node:
         self.level = level
         """The siblings it stands among."""
         self.score = 0
+        self.floor = 0
+        """The level at which it last came back."""
+        self.pending = 0
+        """What it is charged for claims that are not answered yet; part of its score."""
         self.resting = False
         self.running = 0
         self.held = 0
@@ -82,6 +94,12 @@ class Node:
     def occupied(self) -> int:
         """Slots it takes up: running and held alike."""
         return self.running + self.held
+
+    @property
+    def taken(self) -> int:
+        """Slots it takes up over the whole fleet, as far as is known here."""
+        elsewhere = self.level.elsewhere.get(self.id)
+        return self.running + self.held + (0 if elsewhere is None else elsewhere.taken)
 
     @property
     def has_work(self) -> bool:
@@ -103,12 +121,24 @@ N = TypeVar("N", bound=Node)
 class Level(Generic[N]):
     """The siblings under one parent, and who of them comes first."""
 
-    __slots__ = ("_resting", "_top_admitted", "contenders", "nodes", "shares", "virtual_time")
+    __slots__ = (
+        "_lowest_elsewhere",
+        "_resting",
+        "_top_admitted",
+        "contenders",
+        "elsewhere",
+        "nodes",
+        "shares",
+        "virtual_time",
+    )
 
     def __init__(self) -> None:
         self.nodes: dict[str, N] = {}
         self.shares = Shares()
         self.contenders: SortedList[tuple[int, int, N]] = SortedList()
+        self.elsewhere: dict[str, Sibling] = {}
+        """Those with work on other replicas, by id. They share, with or without a node here."""
+        self._lowest_elsewhere: int | None = None
         self.virtual_time = 0
         self._top_admitted = 0
         self._resting: list[tuple[int, str]] = []
@@ -117,6 +147,11 @@ class Level(Generic[N]):
     def first(self) -> N | None:
         """The contender with the lowest score; of equals, the one whose next request is older."""
         return self.contenders[0][2] if self.contenders else None
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest score of those that contend here."""
+        return self.contenders[0][0] if self.contenders else None
 
     def head(self) -> int | None:
         """The arrival of the first contender's next request; None if nobody contends."""
@@ -142,8 +177,13 @@ class Level(Generic[N]):
         self._advance()
 
     def join(self, node: N) -> None:
-        """Raise a node that comes back to the level of the others. `place` it afterwards."""
-        node.score = max(node.score, self.virtual_time)
+        """Raise a node that comes back to the level of the others. `place` it afterwards.
+
+        One that has waiters on another replica never was away.
+        """
+        elsewhere = self.elsewhere.get(node.id)
+        if elsewhere is None or not elsewhere.waits:
+            self._raise(node, self.virtual_time)
 
     def charge(self, node: N, tokens: int) -> int:
         """Raise a node's score by what its admission costs, and say by how much. `place` it
@@ -155,6 +195,9 @@ class Level(Generic[N]):
 
     def begin_work(self, node: N) -> None:
         """A node has work again: it shares."""
+        elsewhere = self.elsewhere.get(node.id)
+        if elsewhere is not None:
+            self.shares.remove(elsewhere.weight, elsewhere.name)
         self.shares.add(node.weight, node.name)
 
     def end_work(self, node: N) -> None:
@@ -162,7 +205,7 @@ class Level(Generic[N]):
 
         It is forgotten as soon as its return would raise its score anyway.
         """
-        self.shares.remove(node.weight, node.name)
+        self._share_no_more(node)
         if node.score <= self.virtual_time:
             del self.nodes[node.id]
         elif not node.resting:
@@ -185,7 +228,7 @@ class Level(Generic[N]):
         """A node leaves these siblings for others."""
         self.place(node, None)
         if node.has_work:
-            self.shares.remove(node.weight, node.name)
+            self._share_no_more(node)
         del self.nodes[node.id]
         node.resting = False
 
@@ -194,13 +237,92 @@ class Level(Generic[N]):
         owed there."""
         known = self.nodes.get(node.id)
         node.score = self.virtual_time if known is None else max(known.score, self.virtual_time)
+        node.floor = node.score - node.pending
         self.nodes[node.id] = node
         node.level = self
         if node.has_work:
-            self.shares.add(node.weight, node.name)
+            self.begin_work(node)
+
+    # A fleet that goes by one order
+
+    def restart(self) -> None:
+        """Forget every score: they say nothing to those of other replicas."""
+        for node in [node for node in self.nodes.values() if not node.has_work]:
+            del self.nodes[node.id]
+        self._resting.clear()
+        self.virtual_time = self._top_admitted = 0
+        again = [(node, head) for _, head, node in self.contenders]
+        self.contenders.clear()
+        for node in self.nodes.values():
+            node.score, node.floor, node.resting, node.entry = node.pending, 0, False, None
+        for node, head in again:
+            self.place(node, head)
+
+    def see(self, others: LevelElsewhere) -> None:
+        """This is what the other replicas have at this level now."""
+        if not (self.elsewhere or others.siblings or others.top or self._lowest_elsewhere):
+            return
+        for id in self.elsewhere.keys() | others.siblings.keys():
+            node = self.nodes.get(id)
+            if node is None or not node.has_work:
+                self._reshare(self.elsewhere.get(id), others.siblings.get(id))
+        self.elsewhere = dict(others.siblings)
+        self._lowest_elsewhere = None if others.lowest is None else units(others.lowest)
+        self._top_admitted = max(self._top_admitted, units(others.top))
+        self._advance()
+
+    def learn(self, node: Node, score: float) -> None:
+        """The books have this score of a node. `place` it afterwards."""
+        node.score = max(units(score), node.floor) + node.pending
+
+    def align(self, known: Mapping[str, float]) -> None:
+        """The books have these scores; nodes that were not served yet come in level with those that
+        were. `place` all afterwards."""
+        known = {id: score for id, score in known.items() if score > 0}
+        for id, score in known.items():
+            if id in self.nodes:
+                self.learn(self.nodes[id], score)
+        lows = [node.score for id, node in self.nodes.items() if id in known and node.entry]
+        if self._lowest_elsewhere is not None:
+            lows.append(self._lowest_elsewhere)
+        tops = [self._top_admitted, *(node.score for id, node in self.nodes.items() if id in known)]
+        level = min(lows) if lows else max(tops)
+        for id, node in self.nodes.items():
+            if id not in known:
+                self._raise(node, level)
+
+    def count_elsewhere(self, node: Node, taken: int) -> None:
+        """The books count this many slots of a node over the whole fleet."""
+        elsewhere = self.elsewhere.get(node.id)
+        rest = max(0, taken - node.occupied)
+        if elsewhere is None and (rest == 0 or not node.has_work):
+            return
+        waits = elsewhere is not None and elsewhere.waits
+        was = elsewhere or Sibling(node.name, node.weight)
+        self.elsewhere[node.id] = Sibling(was.name, was.weight, rest, waits)
+
+    def _raise(self, node: Node, level: int) -> None:
+        if node.score < level:
+            node.score = level
+            node.floor = level - node.pending
+
+    def _share_no_more(self, node: Node) -> None:
+        self.shares.remove(node.weight, node.name)
+        elsewhere = self.elsewhere.get(node.id)
+        if elsewhere is not None:
+            self.shares.add(elsewhere.weight, elsewhere.name)
+
+    def _reshare(self, before: Sibling | None, after: Sibling | None) -> None:
+        if before and after and (before.weight, before.name) == (after.weight, after.name):
+            return
+        if before is not None:
+            self.shares.remove(before.weight, before.name)
+        if after is not None:
+            self.shares.add(after.weight, after.name)
 
     def _advance(self) -> None:
-        level = self.contenders[0][0] if self.contenders else self._top_admitted
+        lows = [low for low in (self.lowest, self._lowest_elsewhere) if low is not None]
+        level = min(lows, default=self._top_admitted)
         if level <= self.virtual_time:
             return
         self.virtual_time = level

@@ -14,6 +14,7 @@ bounded by the pool's size and not by how many wait.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final, Protocol
 
 from dataplane.scheduler.fairness import Level, Node
@@ -22,6 +23,10 @@ from shared.policy import GroupPolicy, TenantPolicy
 
 EVERYONE: Final = ""
 """The id of the one group in which all tenants stand where groups do not count."""
+
+
+GROUPS_MAX: Final = 4
+"""Groups of which a replica tells the others who may come first."""
 
 
 class Order(Protocol):
@@ -36,6 +41,16 @@ class Order(Protocol):
     def next(self, groups: Level[Group], slots: int) -> Tenant | None:
         """The tenant that gets the next free slot of a pool with `slots` to share; None if nobody
         can go."""
+        ...
+
+    def candidates(self, groups: Level[Group], slots: int) -> list[Tenant]:
+        """The tenants of whom one comes first, whatever the other replicas did meanwhile: at most
+        twice `GROUPS_MAX`."""
+        ...
+
+    def shares(self, tenant: Tenant, slots: int) -> tuple[int, int] | None:
+        """What part of `slots` a tenant's group has, and what part of that the tenant; None where
+        shares do not count."""
         ...
 
 
@@ -55,6 +70,22 @@ class Hierarchical:
                     return tenant
         return _first_by_score(groups)
 
+    def candidates(self, groups: Level[Group], slots: int) -> list[Tenant]:
+        found: dict[str, Tenant] = {}
+        for group in islice(groups.in_order(), GROUPS_MAX):
+            part = groups.shares.of(group.weight, group.name, slots)
+            first = group.tenants.first()
+            under = (each for each in group.tenants.in_order() if _under_share(each, part))
+            for tenant in (first, next(under, None)):
+                if tenant is not None:
+                    found[tenant.id] = tenant
+        return list(found.values())
+
+    def shares(self, tenant: Tenant, slots: int) -> tuple[int, int] | None:
+        group = tenant.group
+        part = group.level.shares.of(group.weight, group.name, slots)
+        return part, group.tenants.shares.of(tenant.weight, tenant.name, part)
+
 
 class Weighted:
     name = "weighted"
@@ -66,9 +97,16 @@ class Weighted:
     def next(self, groups: Level[Group], slots: int) -> Tenant | None:
         return _first_by_score(groups)
 
+    def candidates(self, groups: Level[Group], slots: int) -> list[Tenant]:
+        tenant = _first_by_score(groups)
+        return [] if tenant is None else [tenant]
+
+    def shares(self, tenant: Tenant, slots: int) -> tuple[int, int] | None:
+        return None
+
 
 def _under_share(node: Node, slots: int) -> bool:
-    return node.level.shares.under(node.weight, node.name, slots, node.occupied)
+    return node.level.shares.under(node.weight, node.name, slots, node.taken)
 
 
 def _first_by_score(groups: Level[Group]) -> Tenant | None:

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
+from dataplane.scheduler.blocks import Blocks
 from dataplane.scheduler.books import Books
 from dataplane.scheduler.effects import Admit, Claim, Effect, Reject, RejectReason, Release
 from dataplane.scheduler.events import (
@@ -24,6 +25,7 @@ from dataplane.scheduler.events import (
     Closing,
     Event,
     Finished,
+    FleetSeen,
     KeyChanged,
     KeyGone,
     Left,
@@ -32,14 +34,15 @@ from dataplane.scheduler.events import (
     RefusedBy,
     RegimeChanged,
     SlotsFreed,
+    TurnCome,
     Woken,
 )
-from dataplane.scheduler.fairness import Node
 from dataplane.scheduler.limits import part
 from dataplane.scheduler.order import Order
-from dataplane.scheduler.retries import Retries, Whose
 from dataplane.scheduler.sessions import Sessions
+from dataplane.scheduler.standing import Standing
 from dataplane.scheduler.state import Key, Pool, Slot, Waiter
+from dataplane.scheduler.turns import Turns
 from shared.policy import KeyPolicy
 
 
@@ -59,13 +62,16 @@ class Scheduler:
         timeout: float,
         pool_idle: float,
         has_fleet: bool = False,
+        fleet_order: bool = False,
     ) -> None:
-        self._order: Final = order
         self._books: Final = Books(order)
+        self._blocks: Final = Blocks(self._books)
+        self._turns: Final = Turns(order, self._books)
         self._configured_ceiling = ceiling
         self._timeout: Final = timeout
         self._pool_idle: Final = pool_idle
         self._has_fleet: Final = has_fleet
+        self._fleet_order: Final = fleet_order
         self._claims = False
         self._is_paused = False
         self._waiting: OrderedDict[int, Waiter] = OrderedDict()
@@ -74,13 +80,15 @@ class Scheduler:
         self._sessions: Final = Sessions(self._books, self._waiting)
         self._slots: dict[int, Slot] = {}
         """Every slot taken up, claimed ones included."""
-        self._is_blocked = False
-        """The fleet is at its ceiling, or cannot be asked: nobody claims for a moment."""
-        self._retries: Final = Retries()
         self._arriving: Waiter | None = None
         self._effects: list[Effect] = []
 
     # Reading
+
+    @property
+    def _is_in_order(self) -> bool:
+        """Whether whose turn it is, is for the fleet to say."""
+        return self._claims and self._fleet_order
 
     @property
     def ceiling(self) -> int:
@@ -122,8 +130,8 @@ class Scheduler:
             times.append(next(iter(self._waiting.values())).arrived_at + self._timeout)
         if self._books.idle:
             times.append(next(iter(self._books.idle.values())) + self._pool_idle)
-        if self._retries.next is not None:
-            times.append(self._retries.next)
+        if self._blocks.retries.next is not None:
+            times.append(self._blocks.retries.next)
         return min(times, default=None)
 
     # The one door
@@ -143,12 +151,17 @@ class Scheduler:
                     self._withdraw(self._waiting[request], now)
                 else:
                     self._free(request, now, undo=True)
-            case ClaimGranted(request):
-                self._granted(request, now)
+            case ClaimGranted():
+                self._granted(event, now)
             case ClaimRefused():
                 self._refused(event, now)
             case SlotsFreed(pool):
-                self._slots_freed(pool)
+                self._blocks.slots_freed(pool)
+            case TurnCome():
+                self._blocks.turn_come(event)
+            case FleetSeen():
+                if self._claims:
+                    self._books.see(event)
             case PoolChanged(policy):
                 if policy.id in self._books.pools:
                     self._sessions.follow(self._books.pool(policy), now)
@@ -180,7 +193,7 @@ class Scheduler:
         pool = books.pool(event.pool)
         self._sessions.follow(pool, now)
         key = self._sessions.follow_caps(pool, event.key, now)
-        books.idle.pop(pool.policy.id, None)
+        books.begin(pool)
         books.join(key)
         step = self._sessions.arrives(pool, key, event, now)
         hold = None if step is None else step.session.hold
@@ -206,6 +219,15 @@ class Scheduler:
         books.count(pool, key, waiting=1)
         self._sessions.waits(waiter, now)
         books.place(pool, key)
+        if self._is_in_order and pool.was_refused:
+            self._stand_for(waiter)
+
+    def _stand_for(self, waiter: Waiter) -> None:
+        """Who comes first here is somebody else than the fleet was told of: it is told anew."""
+        pool = waiter.pool
+        if self._turns.next(pool, self._books.slots(pool, self.ceiling)) is waiter:
+            pool.was_called = pool.claiming > 0
+            self._blocks.lift(pool)
 
     def _withdraw(self, waiter: Waiter, now: float) -> None:
         """A request waits no longer, and is not charged."""
@@ -213,6 +235,7 @@ class Scheduler:
         slot = self._slots.get(waiter.request)
         if slot is not None:
             slot.is_abandoned = True
+            slot.decided()
             slot.refund()
             self._sessions.withdrawn(waiter, was_claimed=True)
             self._books.place(slot.pool, slot.key)
@@ -237,7 +260,8 @@ class Scheduler:
         if undo:
             slot.refund()
         if self._has_fleet:
-            self._effects.append(_release(request, slot))
+            is_undone = self._fleet_order and (undo or slot.is_abandoned)
+            self._effects.append(_release(request, slot, undo=is_undone))
         if slot.step is not None and self._sessions.ended(
             slot, now, ran=not undo, failed=failed, ceiling=self.ceiling
         ):
@@ -247,7 +271,7 @@ class Scheduler:
                 self._admit(waiter, now, held=True)
             return
         if self._has_fleet:
-            self._unblock_all(slot)
+            self._blocks.own_slot_freed(slot, in_order=self._fleet_order)
         self._vacate(slot, now)
 
     def _vacate(self, slot: Slot, now: float) -> None:
@@ -262,8 +286,7 @@ class Scheduler:
             if now < waiter.arrived_at + self._timeout:
                 break
             self._reject(waiter, RejectReason.TIMED_OUT, now)
-        for pool, node in self._retries.due(now):
-            self._unblock(pool, node)
+        self._blocks.lift_due(now)
         if self._sessions.holding and self._sessions.tend(now, self.ceiling):
             self._serve(now)  # those who wait come before whoever arrives now
         self._books.drop_idle(now, self._pool_idle)
@@ -292,12 +315,10 @@ class Scheduler:
         self._sessions.keep_to_caps(now)
 
     def _regime_changed(self, event: RegimeChanged, now: float) -> None:
+        if event.claims != self._claims:
+            self._books.change_order(fleet=event.claims and self._fleet_order)
         self._claims, self._is_paused = event.claims, event.paused
-        self._retries.clear()
-        self._is_blocked = False
-        for pool in self._books.pools.values():
-            pool.was_refused = False
-            self._unblock_pool(pool)
+        self._blocks.lift_all()
         self._books.divide(event.divide_by)
         self._sessions.may_hold = not (event.claims or event.paused)
         self._sessions.keep_to_caps(now)
@@ -310,22 +331,20 @@ class Scheduler:
         ready = self._books.ready
         if self._is_paused:
             return
-        while ready and self._books.occupied < self.ceiling and not self._is_blocked:
+        while ready and self._books.occupied < self.ceiling and not self._blocks.is_everybody:
             _, pool = ready.popitem(last=False)
             self._sessions.age(pool, now)
-            left = self.ceiling - self._books.occupied
-            slots = max(1, min(pool.size, pool.occupied + left))
-            tenant = self._order.next(pool.groups, slots)
-            assert tenant is not None, "a ready pool has someone who can go"
-            key = tenant.keys.first()
-            waiter = None if key is None else pool.head(key)
-            assert waiter is not None, "a tenant that contends has a request"
+            slots = self._books.slots(pool, self.ceiling)
+            waiter = self._turns.next(pool, slots)
+            assert waiter is not None, "a ready pool has someone who can go"
             key = waiter.key
+            standing = self._turns.standing(waiter, slots, now) if self._is_in_order else None
+            pool.turn_of = None
             del key.queue[waiter.request]
             self._sessions.taken(waiter, now)
             self._books.count(pool, key, waiting=-1, running=1)
             if self._claims:
-                self._claim(waiter)
+                self._claim(waiter, standing, slots, now)
             else:
                 self._occupy(waiter.request, pool, key, waiter.tokens)
                 self._admit(waiter, now)
@@ -349,36 +368,49 @@ class Scheduler:
 
     # Claiming
 
-    def _claim(self, waiter: Waiter) -> None:
+    def _claim(self, waiter: Waiter, standing: Standing | None, slots: int, now: float) -> None:
         pool, key = waiter.pool, waiter.key
         waiter.at_once = waiter is self._arriving
         pool.claiming += 1
         self._occupy(waiter.request, pool, key, waiter.tokens, claimed_by=waiter)
+        slot = self._slots[waiter.request]
+        for node, amount in slot.charged:
+            node.pending += amount
+        turn = None if standing is None else self._turns.turn(slot, standing, slots, now)
         self._effects.append(
             Claim(
                 waiter.request,
                 pool.policy.id,
+                slot.group,
                 key.tenant.id,
                 key.id,
                 pool_size=pool.policy.size,
                 ceiling=self._configured_ceiling,
                 tenant_cap=key.tenant.configured_cap,
                 key_cap=key.configured_cap,
+                turn=turn,
             )
         )
 
-    def _granted(self, request: int, now: float) -> None:
-        slot = self._slots[request]
-        assert slot.claimed_by is not None, "a claim is answered once"
-        slot.pool.claiming -= 1
-        waiter, slot.claimed_by = slot.claimed_by, None
+    def _granted(self, event: ClaimGranted, now: float) -> None:
+        slot = self._slots[event.request]
+        pool, waiter = slot.pool, slot.claimed_by
+        assert waiter is not None, "a claim is answered once"
+        pool.claiming -= 1
+        slot.claimed_by = None
         if slot.is_abandoned:
-            self._free(request, now)
+            self._free(event.request, now)
             return
+        slot.decided()
+        pool.was_called = pool.was_redirected = False
+        if event.told is not None and self._claims:
+            self._turns.learn(slot, event.told)
         self._admit(waiter, now)
-        if not slot.pool.waiting:
-            slot.pool.was_refused = False
-        self._books.refresh(slot.pool)
+        if not pool.waiting:
+            pool.was_refused = False
+        elif event.more_at is not None:
+            self._blocks.put(slot, RefusedBy.POOL, event.more_at)
+        self._books.refresh(pool)
 
     def _refused(self, event: ClaimRefused, now: float) -> None:
         slot = self._slots.pop(event.request)
@@ -389,62 +421,23 @@ class Scheduler:
             self._vacate(slot, now)
         else:
             waiter.at_once = False
+            slot.decided()
             slot.refund()
             key.take_back(waiter)
             self._sessions.taken_back(waiter)
             self._books.count(pool, key, waiting=1, running=-1)
             self._books.place(pool, key)
-        if self._claims:
-            self._block(slot, event)
-
-    def _block(self, slot: Slot, event: ClaimRefused) -> None:
-        """Whoever was refused claims nothing more for now."""
-        pool = slot.pool
-        pool.was_refused = True
-        whose: Whose = (pool, None)
-        match event.by:
-            case RefusedBy.POOL:
-                pool.blocked = True
-            case RefusedBy.TENANT | RefusedBy.KEY:
-                node = slot.key.tenant if event.by is RefusedBy.TENANT else slot.key
-                node.blocked = True
-                pool.blocked_nodes[node] = slot.key
-                self._books.place(pool, slot.key)
-                whose = (pool, node)
-            case RefusedBy.CEILING | RefusedBy.NOBODY:
-                self._is_blocked = True
-                whose = (None, None)
-        self._retries.put(whose, event.retry_at)
-        self._books.refresh(pool)
-
-    def _slots_freed(self, id: str | None) -> None:
-        pool = None if id is None else self._books.pools.get(id)
-        if id is None:
-            self._unblock(None, None)
-        elif pool is not None:
-            self._unblock_pool(pool)
-
-    def _unblock(self, pool: Pool | None, node: Node | None) -> None:
-        self._retries.drop((pool, node))
-        if pool is None:
-            self._is_blocked = False
-        elif node is None:
-            pool.blocked = False
+            if event.told is not None and self._claims:
+                self._turns.learn(slot, event.told)
+        is_redirected = event.turn_of is not None and not pool.was_redirected
+        pool.was_redirected = is_redirected
+        if self._claims and is_redirected:
+            pool.turn_of = event.turn_of
             self._books.refresh(pool)
-        elif node in pool.blocked_nodes:
-            node.blocked = False
-            self._books.place(pool, pool.blocked_nodes.pop(node))
-
-    def _unblock_pool(self, pool: Pool) -> None:
-        for node in list(pool.blocked_nodes):
-            self._unblock(pool, node)
-        self._unblock(pool, None)
-
-    def _unblock_all(self, slot: Slot) -> None:
-        """A slot of the replica's own is free: whoever it stood against may ask again."""
-        self._unblock(None, None)
-        self._unblock_pool(slot.pool)
+        elif self._claims:
+            self._blocks.put(slot, event.by, event.retry_at)
 
 
-def _release(request: int, slot: Slot) -> Release:
-    return Release(request, slot.pool.policy.id, slot.key.tenant.id, slot.key.id)
+def _release(request: int, slot: Slot, *, undo: bool = False) -> Release:
+    names = (slot.pool.policy.id, slot.group, slot.key.tenant.id, slot.key.id)
+    return Release(request, *names, slot.charges if undo else None)

@@ -7,8 +7,9 @@ from typing import Final
 
 from dataplane.scheduler.affinity import Affinity, Step
 from dataplane.scheduler.events import Arrived, PoolPolicy
-from dataplane.scheduler.fairness import Level, Node
+from dataplane.scheduler.fairness import SCORE_UNIT, Level, Node
 from dataplane.scheduler.queues import put_back
+from dataplane.scheduler.standing import Charges, PoolElsewhere
 from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy
 
 
@@ -97,7 +98,16 @@ class Waiter:
 class Slot:
     """A place in a pool that a request runs in, with what it was charged for it."""
 
-    __slots__ = ("charged", "claimed_by", "is_abandoned", "key", "pool", "step", "tokens")
+    __slots__ = (
+        "charged",
+        "claimed_by",
+        "group",
+        "is_abandoned",
+        "key",
+        "pool",
+        "step",
+        "tokens",
+    )
 
     def __init__(
         self,
@@ -110,6 +120,8 @@ class Slot:
     ) -> None:
         self.pool: Final = pool
         self.key: Final = key
+        self.group: Final = key.tenant.group.id
+        """The group it was taken under; the tenant may move to another."""
         self.tokens: Final = tokens
         """The estimate, kept until the end."""
         self.charged: Final = charged
@@ -120,6 +132,16 @@ class Slot:
         """Of a session, once it runs."""
         self.is_abandoned = False
         """The waiter it is claimed for is gone: if it is granted it goes straight back."""
+
+    @property
+    def charges(self) -> Charges:
+        """What it was charged, in tokens a unit of weight."""
+        return Charges(*(amount / SCORE_UNIT for _, amount in self.charged))
+
+    def decided(self) -> None:
+        """The fleet has answered: what it was charged is not in doubt any more."""
+        for node, amount in self.charged:
+            node.pending -= amount
 
     def refund(self) -> None:
         """Take back what was charged. `place` the key afterwards."""
@@ -136,14 +158,19 @@ class Pool:
         "blocked",
         "blocked_nodes",
         "claiming",
+        "elsewhere",
         "gone",
         "groups",
         "held",
+        "is_aligned",
         "policy",
         "running",
         "size",
         "tenants",
+        "turn_of",
         "waiting",
+        "was_called",
+        "was_redirected",
         "was_refused",
     )
 
@@ -163,6 +190,16 @@ class Pool:
         """
         self.was_refused = False
         """A claim was refused since its queue was last empty: claims go one at a time."""
+        self.was_called = False
+        """While a claim is under way, whose answer may be older, a slot was freed or somebody came
+        who goes first."""
+        self.turn_of: tuple[str, str] | None = None
+        """The tenant and key whose turn the fleet says it is."""
+        self.was_redirected = False
+        """The last claim was answered with another tenant's turn: two in a row are one too many."""
+        self.elsewhere = PoolElsewhere()
+        self.is_aligned = False
+        """Its scores have been compared with the fleet's."""
         self.gone = False
         """Its model is deleted or disabled: it is dropped when its last request ends."""
         self.affinity: Affinity | None = None
@@ -198,3 +235,4 @@ class Pool:
     def forget(self) -> None:
         """An idle pool starts afresh: no counters, no virtual time. It remembers its sessions."""
         self.groups = Level()
+        self.is_aligned = False

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
-from dataplane.admission.slots.port import Slots
+from dataplane import scripts
+from dataplane.admission.slots.port import Answer, Claim, Holding, Slots
 from dataplane.admission.slots.redis import RedisSlots
 from dataplane.admission.slots.scripts import ScriptRunner, SlotScripts
+from dataplane.scripts import RedisScripts, Script, ScriptCall
 from shared.redis_keys import RELEASED, SlotKeys
 from tests.redis_server import PATIENT_SECS, Corner, corner
 from tests.simulation.redis_model import ModelScripts, RedisModel, announced
@@ -33,11 +35,29 @@ class World(Protocol):
         """What was published since the last look."""
 
 
+class StoppedScripts:
+    """The real scripts on a real server, in whose world no time passes but what the test says."""
+
+    def __init__(self, own: Corner) -> None:
+        ms = f"redis.call('GET', '{own.stopped_clock}')"
+        clock = f"{{ math.floor({ms} / 1000), {ms} % 1000 * 1000 }}"
+        stopped = {
+            name: Script.of(name, script.text.replace("redis.call('TIME')", clock))
+            for name, script in scripts.load("dataplane.admission.slots").items()
+        }
+        self._scripts = RedisScripts(own.redis, stopped, secs=PATIENT_SECS)
+
+    async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        return await self._scripts.run(calls)
+
+
 class RedisWorld:
-    def __init__(self, own: Corner, subscription: Any) -> None:
+    def __init__(self, own: Corner, subscription: Any, *, stopped: bool) -> None:
         self._own = own
         self._subscription = subscription
-        self.scripts = SlotScripts(own.redis, secs=PATIENT_SECS)
+        self.scripts: ScriptRunner = SlotScripts(own.redis, secs=PATIENT_SECS)
+        if stopped:
+            self.scripts = StoppedScripts(own)
 
     def replica(self, name: str) -> Slots:
         return slots_of(self.scripts, name, self._own.keys, self._own.channel)
@@ -86,7 +106,7 @@ class ModelWorld:
         return {
             name.removeprefix("{model}:1:"): len(value)
             for name, value in self.model.keys.items()
-            if isinstance(value, dict) and ":held:" not in name and not name.endswith(":roster")
+            if isinstance(value, dict) and all(isinstance(each, int) for each in value.values())
         }
 
     async def announced(self) -> list[dict[str, object]]:
@@ -100,7 +120,15 @@ def slots_of(scripts: ScriptRunner, name: str, keys: SlotKeys, channel: str) -> 
 
 
 @asynccontextmanager
-async def redis_world() -> AsyncIterator[RedisWorld]:
+async def redis_world(*, stopped: bool = False) -> AsyncIterator[RedisWorld]:
+    """With `stopped` the scripts' time stands still between two calls of `passes`."""
     async with corner() as own, own.redis.pubsub() as subscription:
         await subscription.subscribe(own.channel)
-        yield RedisWorld(own, subscription)
+        yield RedisWorld(own, subscription, stopped=stopped)
+
+
+async def answers(
+    slots: Slots, releases: Sequence[Holding], claims: Sequence[Claim]
+) -> list[Answer]:
+    """What became of claims, and nothing else."""
+    return [reply.answer for reply in await slots.exchange(releases, claims)]

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 
 from dataplane.admission.slots.port import Answer, Claim, Holding
+from dataplane.scheduler.standing import Charges, Rank, Standing, Turn
 from tests.contract.slot_worlds import ModelWorld, RedisWorld, redis_world
 
 
@@ -28,22 +29,49 @@ class CommandList:
         choose = self._random
         self._ids += 1
         repeated = choose.random() < 0.1
+        group, tenant, key = choose.choice("gh"), choose.choice("tu"), choose.choice("kl")
         return Claim(
             id=f"id{choose.randint(1, self._ids) if repeated else self._ids}",
             pool=choose.choice(("m", "n:", "(unrouted)")),
-            tenant=choose.choice("tu"),
-            key=choose.choice("kl"),
+            group=group,
+            tenant=tenant,
+            key=key,
             pool_size=choose.choice((0, 1, 3, 8, 100)),
             ceiling=choose.choice((1, 5, 100)),
             tenant_cap=choose.choice((None, None, 1, 4)),
             key_cap=choose.choice((None, None, 1, 4)),
+            turn=self._turn(group, tenant, key),
+        )
+
+    def _turn(self, group: str, tenant: str, key: str) -> Turn | None:
+        choose = self._random
+        if choose.random() < 0.2:
+            return None
+        charges = Charges(*(choose.choice((0.25, 1.0, 7.5)) for _ in range(3)))
+        others = tuple(
+            self._standing(choose.choice("gh"), choose.choice("tu"), key)
+            for _ in range(choose.choice((0, 0, 1, 3)))
+        )
+        return Turn(self._standing(group, tenant, key), charges, others)
+
+    def _standing(self, group: str, tenant: str, key: str) -> Standing:
+        choose = self._random
+        shares = choose.choice(((None, None), (1, 1), (2, 1), (5, 3)))
+        floor = choose.choice((0.0, 0.0, 3.5))
+        return Standing(
+            Rank(group, floor, shares[0]),
+            Rank(tenant, floor, shares[1], choose.choice((None, None, 1, 4))),
+            Rank(key, 0.0, None, choose.choice((None, None, 1, 4))),
+            choose.choice((0.0, 0.047, 2.017)),
         )
 
     def releases(self, replica: str) -> list[Holding]:
         held = list(self.holdings[replica].values())
         chosen = self._random.sample(held, self._random.randint(0, len(held)))
         if self._random.random() < 0.2:
-            chosen.append(Holding(f"id{self._random.randint(1, self._ids + 1)}", "m", "t", "k"))
+            chosen.append(
+                Holding(f"id{self._random.randint(1, self._ids + 1)}", "m", "g", "t", "k")
+            )
         return chosen
 
     async def play(self, world: RedisWorld | ModelWorld, length: int) -> AsyncIterator[object]:
@@ -63,13 +91,13 @@ class CommandList:
                     mine.pop(holding.id, None)
                 for each, answer in zip(claims, answers, strict=True):
                     # Now and then a grant is lost on its way.
-                    if answer is Answer.GRANTED and choose.random() < 0.9:
-                        mine[each.id] = Holding(each.id, each.pool, each.tenant, each.key)
+                    if answer.answer is Answer.GRANTED and choose.random() < 0.9:
+                        mine[each.id] = _granted(each, choose)
                 yield answers
             elif action < 0.85:
                 yield await slots.heartbeat(list(mine.values()), complete=choose.random() < 0.9)
             elif action < 0.95:
-                await world.passes(choose.choice((0.5, 1.5, 4.0, 12.25, 40.0)))
+                await world.passes(choose.choice((0.041, 0.203, 1.5, 12.25, 40.0)))
                 yield "time"
             elif action < 0.97:
                 await slots.leave(list(mine.values()))
@@ -82,6 +110,11 @@ class CommandList:
             yield await world.counts(), await world.announced()
 
 
+def _granted(claim: Claim, choose: random.Random) -> Holding:
+    refund = claim.turn.charges if claim.turn and choose.random() < 0.2 else None
+    return Holding(claim.id, claim.pool, claim.group, claim.tenant, claim.key, refund)
+
+
 async def test_the_model_does_what_the_scripts_do_on_random_commands() -> None:
     operations = 0
     for number in range(4):
@@ -89,7 +122,7 @@ async def test_the_model_does_what_the_scripts_do_on_random_commands() -> None:
         model = [seen async for seen in commands.play(ModelWorld(), 300)]
         operations += commands.operations
         at = 0
-        async with redis_world() as real:
+        async with redis_world(stopped=True) as real:
             await real.passes(0)
             async for seen in CommandList(number).play(real, 300):
                 assert seen == model[at], f"list {number}, step {at}"

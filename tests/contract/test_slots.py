@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from dataplane.admission.slots.port import Answer, Claim, Holding, Slots
-from tests.contract.slot_worlds import TTL, ModelWorld, World, redis_world
+from tests.contract.slot_worlds import TTL, ModelWorld, World, answers, redis_world
 
 GRANTED: Final = Answer.GRANTED
 
@@ -36,6 +36,7 @@ async def pair(world: World) -> tuple[Slots, Slots]:
 def claim(id: str, **changed: Any) -> Claim:
     plain: dict[str, Any] = {
         "pool": "m",
+        "group": "g",
         "tenant": "t",
         "key": "k",
         "pool_size": 2,
@@ -45,27 +46,27 @@ def claim(id: str, **changed: Any) -> Claim:
 
 
 def held(id: str, pool: str = "m", tenant: str = "t", key: str = "k") -> Holding:
-    return Holding(id, pool, tenant, key)
+    return Holding(id, pool, "g", tenant, key)
 
 
 async def test_a_pool_is_never_larger_than_its_size_whoever_claims(
     pair: tuple[Slots, Slots],
 ) -> None:
     one, two = pair
-    assert await one.exchange([], [claim("a"), claim("b"), claim("c")]) == [
+    assert await answers(one, [], [claim("a"), claim("b"), claim("c")]) == [
         GRANTED,
         GRANTED,
         Answer.POOL,
     ]
-    assert await two.exchange([], [claim("d")]) == [Answer.POOL]
+    assert await answers(two, [], [claim("d")]) == [Answer.POOL]
 
 
 async def test_a_release_and_a_claim_travel_together_and_the_release_comes_first(
     pair: tuple[Slots, Slots],
 ) -> None:
     one, _ = pair
-    await one.exchange([], [claim("a"), claim("b")])
-    assert await one.exchange([held("a")], [claim("c"), claim("d")]) == [GRANTED, Answer.POOL]
+    await answers(one, [], [claim("a"), claim("b")])
+    assert await answers(one, [held("a")], [claim("c"), claim("d")]) == [GRANTED, Answer.POOL]
 
 
 @pytest.mark.parametrize(
@@ -87,24 +88,24 @@ async def test_a_refusal_names_the_first_limit_in_the_way(
     pair: tuple[Slots, Slots], first: dict[str, Any], second: dict[str, Any], answer: Answer
 ) -> None:
     one, two = pair
-    await one.exchange([], [claim("a", **first)])
-    assert await two.exchange([], [claim("b", **second)]) == [answer]
+    await answers(one, [], [claim("a", **first)])
+    assert await answers(two, [], [claim("b", **second)]) == [answer]
 
 
 async def test_a_refused_claim_leaves_nothing_behind(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, _ = pair
-    await one.exchange([], [claim("a")])
+    await answers(one, [], [claim("a")])
     before = await world.counts()
-    await one.exchange([], [claim("b", key="new", tenant="new", tenant_cap=1, ceiling=1)])
+    await answers(one, [], [claim("b", key="new", tenant="new", tenant_cap=1, ceiling=1)])
     assert await world.counts() == before
 
 
 async def test_a_repeated_claim_is_one_slot(world: World, pair: tuple[Slots, Slots]) -> None:
     one, _ = pair
-    await one.exchange([], [claim("a", pool_size=1)])
-    assert await one.exchange([], [claim("a", pool_size=1)]) == [GRANTED]
+    await answers(one, [], [claim("a", pool_size=1)])
+    assert await answers(one, [], [claim("a", pool_size=1)]) == [GRANTED]
     assert (await world.counts())["pool:m"] == 1
 
 
@@ -112,9 +113,9 @@ async def test_a_repeated_or_unknown_release_changes_nothing(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, two = pair
-    await one.exchange([], [claim("a"), claim("b")])
-    await one.exchange([held("a"), held("a")], [])
-    await two.exchange([held("a"), held("never")], [])
+    await answers(one, [], [claim("a"), claim("b")])
+    await answers(one, [held("a"), held("a")], [])
+    await answers(two, [held("a"), held("never")], [])
     assert (await world.counts())["pool:m"] == 1
 
 
@@ -122,10 +123,10 @@ async def test_nothing_is_left_on_the_books_when_all_has_ended(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, two = pair
-    await one.exchange([], [claim("a")])
-    await two.exchange([], [claim("b")])
-    await one.exchange([held("a")], [])
-    await two.exchange([held("b")], [])
+    await answers(one, [], [claim("a")])
+    await answers(two, [], [claim("b")])
+    await answers(one, [held("a")], [])
+    await answers(two, [held("b")], [])
     assert await world.counts() == {}
 
 
@@ -134,11 +135,11 @@ async def test_names_that_look_like_parts_of_others_are_kept_apart(
 ) -> None:
     one, _ = pair
     first = claim("a", pool="a:b", tenant="c", pool_size=1, tenant_cap=1)
-    assert await one.exchange([], [first]) == [GRANTED]
+    assert await answers(one, [], [first]) == [GRANTED]
     second = claim("b", pool="a", tenant="b:c", pool_size=1, tenant_cap=1)
-    assert await one.exchange([], [second]) == [GRANTED]
+    assert await answers(one, [], [second]) == [GRANTED]
     third = claim("c", pool="a%3Ab", tenant="c", pool_size=1, tenant_cap=1)
-    assert await one.exchange([], [third]) == [GRANTED]
+    assert await answers(one, [], [third]) == [GRANTED]
 
 
 async def test_hundreds_of_claims_in_one_exchange_fill_the_pool_exactly(
@@ -146,19 +147,19 @@ async def test_hundreds_of_claims_in_one_exchange_fill_the_pool_exactly(
 ) -> None:
     one, _ = pair
     claims = [claim(f"c{number}", pool_size=200, ceiling=250) for number in range(300)]
-    answers = await one.exchange([], claims)
-    assert answers == [GRANTED] * 200 + [Answer.POOL] * 100
+    replies = await answers(one, [], claims)
+    assert replies == [GRANTED] * 200 + [Answer.POOL] * 100
 
 
 async def test_an_unknown_replica_may_not_claim(world: World) -> None:
-    assert await world.replica("one").exchange([], [claim("a")]) == [Answer.NOT_LIVE]
+    assert await answers(world.replica("one"), [], [claim("a")]) == [Answer.NOT_LIVE]
 
 
 async def test_a_replica_alone_does_not_count_as_asserted(world: World) -> None:
     one = world.replica("one")
     heard = await one.heartbeat([held("a")])
     assert (heard.live, heard.asserted, heard.lapsed) == (("one",), (), True)
-    assert await one.exchange([], [claim("b")]) == [Answer.NOT_LIVE]
+    assert await answers(one, [], [claim("b")]) == [Answer.NOT_LIVE]
 
 
 async def test_the_second_replica_finds_that_the_first_has_yet_to_assert(world: World) -> None:
@@ -175,7 +176,7 @@ async def test_a_replica_that_admits_without_claims_is_not_asserted_and_may_not_
 ) -> None:
     one, two = pair
     assert (await one.heartbeat([], complete=False)).asserted == ("two",)
-    assert await one.exchange([], [claim("a")]) == [Answer.NOT_LIVE]
+    assert await answers(one, [], [claim("a")]) == [Answer.NOT_LIVE]
     assert (await two.heartbeat([])).asserted == ("two",)
     assert (await one.heartbeat([])).asserted == ("one", "two")
 
@@ -202,7 +203,7 @@ async def test_a_heartbeat_asserts_what_is_held_even_above_the_limits(
     heard = await one.heartbeat(holdings)
     assert heard.repaired == 150
     assert (await world.counts())["pool:m"] == 150
-    assert await two.exchange([], [claim("b", pool_size=150)]) == [Answer.POOL]
+    assert await answers(two, [], [claim("b", pool_size=150)]) == [Answer.POOL]
     assert (await one.heartbeat(holdings)).repaired == 0
 
 
@@ -210,7 +211,7 @@ async def test_a_heartbeat_releases_what_is_not_held(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, _ = pair
-    await one.exchange([], [claim("a"), claim("b")])
+    await answers(one, [], [claim("a"), claim("b")])
     await one.heartbeat([held("a"), held("b")])
     heard = await one.heartbeat([held("b")])
     assert heard.repaired == 1
@@ -221,7 +222,7 @@ async def test_a_heartbeat_leaves_alone_what_was_claimed_since_the_last(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, _ = pair
-    await one.exchange([], [claim("a")])
+    await answers(one, [], [claim("a")])
     assert (await one.heartbeat([])).repaired == 0
     assert (await world.counts())["pool:m"] == 1
 
@@ -230,33 +231,38 @@ async def test_holdings_stay_on_the_books_however_long_while_the_replica_is_hear
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, two = pair
-    await one.exchange([], [claim("a", pool_size=1)])
+    await answers(one, [], [claim("a", pool_size=1)])
     for _ in range(10):
         await world.passes(TTL - 5)
         await one.heartbeat([held("a")])
         await two.heartbeat([])
-    assert await two.exchange([], [claim("b", pool_size=1)]) == [Answer.POOL]
+    assert await answers(two, [], [claim("b", pool_size=1)]) == [Answer.POOL]
 
 
 async def test_what_the_dead_held_is_taken_back(world: World, pair: tuple[Slots, Slots]) -> None:
     one, two = pair
-    await one.exchange([], [claim("a"), claim("b")])
+    await answers(one, [], [claim("a"), claim("b")])
     await world.passes(TTL - 5)
     await two.heartbeat([])
     await world.passes(6)
     heard = await two.heartbeat([])
     assert (heard.live, heard.reclaimed) == (("two",), 2)
-    assert await world.counts() == {"key:m:k": 2, "pool:m": 2, "tenant:m:t": 2}
+    assert await world.counts() == {
+        "key:m:k": 2,
+        "pool:m": 2,
+        "group:m:g": 2,
+        "tenant:m:t": 2,
+    }
     await world.replica("three").heartbeat([])
     await two.heartbeat([])
-    assert await two.exchange([], [claim("c"), claim("d")]) == [GRANTED, GRANTED]
+    assert await answers(two, [], [claim("c"), claim("d")]) == [GRANTED, GRANTED]
 
 
 async def test_everything_the_dead_left_goes_away_even_if_nobody_comes(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, _ = pair
-    await one.exchange([], [claim("a"), claim("b")])
+    await answers(one, [], [claim("a"), claim("b")])
     await world.passes(2 * TTL + 1)
     assert await world.counts() == {}
 
@@ -267,54 +273,54 @@ async def test_a_replica_that_comes_back_frees_nothing_of_others(
     one, two = pair
     third = world.replica("three")
     await third.heartbeat([])
-    await one.exchange([], [claim("a"), claim("b")])
+    await answers(one, [], [claim("a"), claim("b")])
     await world.passes(TTL - 5)
     await two.heartbeat([])
     await third.heartbeat([])
     await world.passes(6)
     await two.heartbeat([])
-    assert await two.exchange([], [claim("c"), claim("d")]) == [GRANTED, GRANTED]
-    assert await one.exchange([held("a")], [claim("e")]) == [Answer.NOT_LIVE]
+    assert await answers(two, [], [claim("c"), claim("d")]) == [GRANTED, GRANTED]
+    assert await answers(one, [held("a")], [claim("e")]) == [Answer.NOT_LIVE]
     heard = await one.heartbeat([held("b")])
     assert heard.lapsed
     assert (await world.counts())["pool:m"] == 3
-    assert await one.exchange([held("b")], [claim("f")]) == [Answer.POOL]
+    assert await answers(one, [held("b")], [claim("f")]) == [Answer.POOL]
 
 
 async def test_lost_books_let_nobody_claim_who_has_not_asserted_again(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, two = pair
-    await one.exchange([], [claim("a")])
+    await answers(one, [], [claim("a")])
     await world.forgets()
-    assert await one.exchange([], [claim("b")]) == [Answer.NOT_LIVE]
-    assert await two.exchange([], [claim("c")]) == [Answer.NOT_LIVE]
+    assert await answers(one, [], [claim("b")]) == [Answer.NOT_LIVE]
+    assert await answers(two, [], [claim("c")]) == [Answer.NOT_LIVE]
     await two.heartbeat([])
     heard = await one.heartbeat([held("a")])
     assert (heard.lapsed, heard.repaired, heard.asserted) == (True, 1, ("one",))
     assert (await two.heartbeat([])).asserted == ("one", "two")
-    assert await two.exchange([], [claim("d"), claim("e")]) == [GRANTED, Answer.POOL]
+    assert await answers(two, [], [claim("d"), claim("e")]) == [GRANTED, Answer.POOL]
 
 
 async def test_ends_after_the_books_were_lost_leave_no_count_below_zero(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, _ = pair
-    await one.exchange([], [claim("a"), claim("b")])
+    await answers(one, [], [claim("a"), claim("b")])
     await world.forgets()
-    await one.exchange([held("a"), held("b")], [])
+    await answers(one, [held("a"), held("b")], [])
     await world.replica("two").heartbeat([])
     await one.heartbeat([])
-    answers = await one.exchange([], [claim("c"), claim("d"), claim("e")])
-    assert answers == [GRANTED, GRANTED, Answer.POOL]
+    replies = await answers(one, [], [claim("c"), claim("d"), claim("e")])
+    assert replies == [GRANTED, GRANTED, Answer.POOL]
 
 
 async def test_a_pool_made_again_under_another_id_is_not_touched_by_the_old_one(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, _ = pair
-    await one.exchange([], [claim("old", pool="model-1"), claim("new", pool="model-2")])
-    await one.exchange([held("old", pool="model-1")], [])
+    await answers(one, [], [claim("old", pool="model-1"), claim("new", pool="model-2")])
+    await answers(one, [held("old", pool="model-1")], [])
     assert (await world.counts())["pool:model-2"] == 1
 
 
@@ -322,7 +328,7 @@ async def test_leaving_takes_everything_off_the_books(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, two = pair
-    await one.exchange([], [claim("a"), claim("b")])
+    await answers(one, [], [claim("a"), claim("b")])
     await one.leave([held("a")])
     assert await world.counts() == {}
     assert (await two.heartbeat([])).live == ("two",)
@@ -333,11 +339,11 @@ async def test_only_a_release_that_somebody_waits_for_is_announced_and_once(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, two = pair
-    await one.exchange([], [claim("a"), claim("b")])
-    await one.exchange([held("a")], [claim("c")])
+    await answers(one, [], [claim("a"), claim("b")])
+    await answers(one, [held("a")], [claim("c")])
     assert await world.announced() == []
-    await two.exchange([], [claim("d")])
-    await one.exchange([held("b"), held("c")], [])
+    await answers(two, [], [claim("d")])
+    await answers(one, [held("b"), held("c")], [])
     assert await world.announced() == [{"pool": "m", "ceiling": False}]
 
 
@@ -345,10 +351,10 @@ async def test_a_mark_is_forgotten_when_nobody_tries_again(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:
     one, two = pair
-    await one.exchange([], [claim("a", pool_size=1)])
-    await two.exchange([], [claim("b", pool_size=1)])
-    await world.passes(2)
-    await one.exchange([held("a")], [])
+    await answers(one, [], [claim("a", pool_size=1)])
+    await answers(two, [], [claim("b", pool_size=1)])
+    await world.passes(6)
+    await answers(one, [held("a")], [])
     assert await world.announced() == []
 
 
@@ -367,9 +373,9 @@ async def test_ceiling_and_caps_are_waited_for_too(
     message: dict[str, object],
 ) -> None:
     one, two = pair
-    await one.exchange([], [claim("a"), claim("x", tenant="x", key="x", pool="x")])
-    await two.exchange(
-        [], [claim("b", **({"ceiling": 2} if "ceiling" in refused else {}) | refused)]
+    await answers(one, [], [claim("a"), claim("x", tenant="x", key="x", pool="x")])
+    await answers(
+        two, [], [claim("b", **({"ceiling": 2} if "ceiling" in refused else {}) | refused)]
     )
-    await one.exchange([held("a")], [])
+    await answers(one, [held("a")], [])
     assert await world.announced() == [message]

@@ -34,6 +34,7 @@ async def two(redis: Redis) -> tuple[RedisSlots, RedisSlots]:
 def claim(id: str, **changed: Any) -> Claim:
     plain: dict[str, Any] = {
         "pool": "m",
+        "group": "g",
         "tenant": "t",
         "key": "k",
         "pool_size": 2,
@@ -43,7 +44,7 @@ def claim(id: str, **changed: Any) -> Claim:
 
 
 def held(id: str, pool: str = "m") -> Holding:
-    return Holding(id, pool, "t", "k")
+    return Holding(id, pool, "g", "t", "k")
 
 
 async def until(holds: Callable[[], Awaitable[object]]) -> None:

@@ -1,6 +1,6 @@
 -- Purpose: let time pass for a test's keys, and only as much as the test says: everything they note
 --          of the time moves back by it, and forward by the real time since the last call.
--- KEYS:    1 roster (any key of the test's tag).
+-- KEYS:    1 roster, 2 where to write down what time it is until the next call.
 -- ARGV:    1 pattern of the test's keys, 2 ms to pass, 3 the last answer, or 0 at first.
 -- Returns: the server's clock in ms.
 -- Safe to repeat? No.
@@ -17,6 +17,7 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
+redis.call('DEL', KEYS[2])
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
   local kind = redis.call('TYPE', key).ok
   if kind == 'zset' then
@@ -30,10 +31,22 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
       local heard, rest = string.match(roster[at + 1], '^(%d+)(.*)$')
       redis.call('HSET', key, roster[at], whole(heard - shift) .. rest)
     end
+  elseif kind == 'hash' and string.find(key, ':line:', 1, true) then
+    local places = redis.call('HGETALL', key)
+    for at = 1, #places, 2 do
+      local since, called, passed, rest = string.match(places[at + 1], '^(%d+) (%d+) (%d+) (.*)$')
+      if since then
+        called = called == '0' and called or whole(math.min(now, called - shift))
+        passed = passed == '0' and passed or whole(math.min(now, passed - shift))
+        local record = { whole(math.min(now, since - shift)), called, passed, rest }
+        redis.call('HSET', key, places[at], table.concat(record, ' '))
+      end
+    end
   end
   local left = redis.call('PTTL', key)
   if left > 0 then
     redis.call('PEXPIRE', key, whole(left - shift))
   end
 end
+redis.call('SET', KEYS[2], now)
 return now

@@ -26,6 +26,7 @@ from dataplane.admission.slots.redis import RedisSlots
 from dataplane.admission.slots.scripts import SlotScripts
 from shared import redis as shared_redis
 from shared.redis_keys import RELEASED
+from tests.contract.slot_worlds import answers
 from tests.lua.parts import KEYS, claim, held
 from tests.redis_server import PATIENT_SECS, Server
 
@@ -110,7 +111,7 @@ async def test_a_second_replica_makes_both_shared_long_before_a_heartbeat_is_due
         async with living(own_server.url, "two") as two:
             await one.until_mode(Mode.SHARED)
             await two.until_mode(Mode.SHARED)
-            assert await two.slots.exchange([], [claim("c", pool_size=3), claim("d")]) == [
+            assert await answers(two.slots, [], [claim("c", pool_size=3), claim("d")]) == [
                 Answer.GRANTED,
                 Answer.POOL,
             ]
@@ -157,7 +158,7 @@ async def test_after_an_outage_both_are_shared_again_with_all_they_hold_on_the_b
         await _break(own_server, fault)
         for each in (one, two):
             with pytest.raises(SlotsUnavailable):
-                await each.slots.exchange([], [claim("lost")])
+                await answers(each.slots, [], [claim("lost")])
             each.heartbeat.slots_unavailable()
             assert each.heartbeat.stance == Stance(Mode.FALLBACK, 2, 2, claims=False, paused=False)
         one.running = [held("a")]
@@ -165,7 +166,7 @@ async def test_after_an_outage_both_are_shared_again_with_all_they_hold_on_the_b
         await _heal(own_server, fault)
         await one.until_mode(Mode.SHARED)
         await two.until_mode(Mode.SHARED)
-        assert await one.slots.exchange([], [claim("c", pool_size=3), claim("d")]) == [
+        assert await answers(one.slots, [], [claim("c", pool_size=3), claim("d")]) == [
             Answer.GRANTED,
             Answer.POOL,
         ]
@@ -201,7 +202,7 @@ async def test_a_claim_that_meets_lost_books_brings_the_replica_back_at_once(
         await two.until_mode(Mode.SHARED)
         await redis.flushall()
         for each in (one, two):
-            assert await each.slots.exchange([], [claim("a")]) == [Answer.NOT_LIVE]
+            assert await answers(each.slots, [], [claim("a")]) == [Answer.NOT_LIVE]
             each.heartbeat.lapsed()
         await one.until_mode(Mode.SHARED)
         await two.until_mode(Mode.SHARED)

@@ -18,10 +18,11 @@ from dataplane.admission.slots.redis import (
 from dataplane.admission.slots.scripts import SlotScripts
 from dataplane.scripts import MalformedScript, load, parse
 from shared import redis as shared_redis
+from tests.contract.slot_worlds import answers
 from tests.lua.parts import KEYS, claim, held, replica, stand_still, two, until
 from tests.redis_server import PATIENT_SECS, Server
 
-POOL, TENANT, KEY = KEYS.sets("m", "t", "k")
+POOL, _, TENANT, KEY = KEYS.sets("m", "g", "t", "k")
 GRANTED = Answer.GRANTED
 
 
@@ -47,7 +48,7 @@ async def test_scripts_that_redis_forgot_are_sent_again_and_nobody_notices(redis
     one, _ = await two(redis)
     for number in range(20):
         await redis.script_flush()
-        assert await one.exchange([held(f"a{number - 1}")], [claim(f"a{number}", pool_size=1)]) == [
+        assert await answers(one, [held(f"a{number - 1}")], [claim(f"a{number}", pool_size=1)]) == [
             GRANTED
         ]
 
@@ -56,9 +57,9 @@ async def test_scripts_are_sent_by_name_once_redis_knows_them(
     own_server: Server, redis: Redis
 ) -> None:
     one, _ = await two(redis)
-    await one.exchange([], [claim("a")])
+    await answers(one, [], [claim("a")])
     before = await own_server.calls()
-    await one.exchange([held("a")], [claim("b")])
+    await answers(one, [held("a")], [claim("b")])
     after = await own_server.calls()
     assert after["evalsha"] - before["evalsha"] == 2
     assert after["script|load"] == before["script|load"]
@@ -68,16 +69,16 @@ async def test_a_restart_without_data_leaves_nobody_with_a_wrong_right(
     own_server: Server, redis: Redis
 ) -> None:
     one, other = await two(redis)
-    await one.exchange([], [claim("a"), claim("b")])
+    await answers(one, [], [claim("a"), claim("b")])
     await own_server.stop()
     with pytest.raises(SlotsUnavailable):
-        await one.exchange([held("a")], [])
+        await answers(one, [held("a")], [])
     await own_server.start()
-    assert await other.exchange([], [claim("c")]) == [Answer.NOT_LIVE]
+    assert await answers(other, [], [claim("c")]) == [Answer.NOT_LIVE]
     await other.heartbeat([])
     await one.heartbeat([held("b")])
     await other.heartbeat([])
-    assert await other.exchange([], [claim("d"), claim("e")]) == [GRANTED, Answer.POOL]
+    assert await answers(other, [], [claim("d"), claim("e")]) == [GRANTED, Answer.POOL]
 
 
 async def test_a_grant_whose_answer_was_lost_is_given_back_by_the_next_heartbeat(
@@ -90,15 +91,15 @@ async def test_a_grant_whose_answer_was_lost_is_given_back_by_the_next_heartbeat
         ttl=15,
         heartbeats=SlotScripts(redis, secs=PATIENT_SECS),
     )
-    await hurried.exchange([held("none")], [])
+    await answers(hurried, [held("none")], [])
     own_server.signal(signal.SIGSTOP)
     with pytest.raises(SlotsUnavailable):
-        await hurried.exchange([], [claim("late", pool_size=1)])
+        await answers(hurried, [], [claim("late", pool_size=1)])
     own_server.signal(signal.SIGCONT)
     await until(lambda: redis.zcard(POOL))
-    assert await other.exchange([], [claim("b", pool_size=1)]) == [Answer.POOL]
+    assert await answers(other, [], [claim("b", pool_size=1)]) == [Answer.POOL]
     assert (await hurried.heartbeat([])).repaired == 1
-    assert await other.exchange([], [claim("c", pool_size=1)]) == [GRANTED]
+    assert await answers(other, [], [claim("c", pool_size=1)]) == [GRANTED]
 
 
 async def test_a_grant_read_only_after_its_lease_has_ended_is_worth_nothing(redis: Redis) -> None:
@@ -106,13 +107,13 @@ async def test_a_grant_read_only_after_its_lease_has_ended_is_worth_nothing(redi
     one = replica(redis, "one", ttl=0.2)
     for turns in range(1, 7):
         await one.heartbeat([])
-        call = asyncio.create_task(one.exchange([], [claim(f"a{turns}", pool_size=1)]))
+        call = asyncio.create_task(answers(one, [], [claim(f"a{turns}", pool_size=1)]))
         for _ in range(turns):
             await asyncio.sleep(0)
         stand_still(0.25)
         assert await asyncio.gather(call, return_exceptions=True) != [[GRANTED]]
-        assert await other.exchange([], [claim("b", pool_size=1)]) == [GRANTED]
-        await other.exchange([held("b")], [])
+        assert await answers(other, [], [claim("b", pool_size=1)]) == [GRANTED]
+        await answers(other, [held("b")], [])
 
 
 async def test_a_cancelled_exchange_leaves_nothing_behind_after_the_next_heartbeat(
@@ -120,7 +121,7 @@ async def test_a_cancelled_exchange_leaves_nothing_behind_after_the_next_heartbe
 ) -> None:
     one, _ = await two(redis)
     for number in range(40):
-        task = asyncio.create_task(one.exchange([], [claim(f"a{number}", pool_size=1000)]))
+        task = asyncio.create_task(answers(one, [], [claim(f"a{number}", pool_size=1000)]))
         for _ in range(number % 8):
             await asyncio.sleep(0)
         task.cancel()
@@ -138,11 +139,11 @@ async def test_what_ends_while_it_is_being_asserted_does_not_stay_on_the_books(
     one, _ = await two(redis)
     for number in range(1, 60):
         id = f"a{number}"
-        await one.exchange([], [claim(id)])
+        await answers(one, [], [claim(id)])
         beat = asyncio.create_task(one.heartbeat([held(id)]))
         for _ in range(number):
             await asyncio.sleep(0)
-        await one.exchange([held(id)], [])
+        await answers(one, [held(id)], [])
         await beat
         assert await redis.exists(POOL, TENANT, KEY, KEYS.all, KEYS.held("one")) == 0
 
@@ -153,29 +154,29 @@ async def test_a_claim_made_anew_is_never_granted_and_then_taken_off_the_books(
     one, _ = await two(redis)
     for number in range(60):
         id = f"a{number}"
-        await redis.hset(KEYS.held("one"), id, "m:t:k")
+        await redis.hset(KEYS.held("one"), id, "m:g:t:k")
         await redis.zadd(POOL, {id: 9_999_999_999_999})
         beat = asyncio.create_task(one.heartbeat([]))
         for _ in range(number):
             await asyncio.sleep(0)
-        answers = await one.exchange([], [claim(id, pool_size=1)])
+        replies = await answers(one, [], [claim(id, pool_size=1)])
         await beat
         on_books = await redis.zscore(POOL, id) is not None
-        assert on_books is (answers == [GRANTED])
-        await one.exchange([held(id)], [])
+        assert on_books is (replies == [GRANTED])
+        await answers(one, [held(id)], [])
 
 
 async def test_a_claim_under_way_is_left_alone_by_a_heartbeat(redis: Redis) -> None:
     one, _ = await two(redis)
     for number in range(30):
         id = f"a{number}"
-        claiming = asyncio.create_task(one.exchange([], [claim(id)]))
+        claiming = asyncio.create_task(answers(one, [], [claim(id)]))
         for _ in range(number):
             await asyncio.sleep(0)
         await one.heartbeat([])
         assert await claiming == [GRANTED]
         assert await redis.zcard(POOL) == 1
-        await one.exchange([held(id)], [])
+        await answers(one, [held(id)], [])
 
 
 @pytest.mark.parametrize("key", [POOL, TENANT, KEY, KEYS.all])
@@ -183,16 +184,16 @@ async def test_something_else_under_a_sets_name_stops_grants_until_all_have_asse
     redis: Redis, key: str
 ) -> None:
     one, other = await two(redis)
-    await one.exchange([], [claim("a")])
+    await answers(one, [], [claim("a")])
     await redis.set(key, "not a set")
     with pytest.raises(SlotsUnavailable, match="WRONGTYPE"):
-        await other.exchange([], [claim("b", tenant_cap=5, key_cap=5)])
+        await answers(other, [], [claim("b", tenant_cap=5, key_cap=5)])
     await other.heartbeat([])
-    assert await one.exchange([], [claim("c")]) == [Answer.NOT_LIVE]
+    assert await answers(one, [], [claim("c")]) == [Answer.NOT_LIVE]
     await one.heartbeat([held("a")])
     await other.heartbeat([])
     assert await redis.type(key) == "zset"
-    assert await other.exchange([], [claim("d"), claim("e")]) == [GRANTED, Answer.POOL]
+    assert await answers(other, [], [claim("d"), claim("e")]) == [GRANTED, Answer.POOL]
 
 
 @pytest.mark.parametrize("key", [KEYS.roster, KEYS.held("one")])
@@ -200,27 +201,27 @@ async def test_something_else_under_a_hashs_name_is_put_right_by_heartbeats(
     redis: Redis, key: str
 ) -> None:
     one, other = await two(redis)
-    await one.exchange([], [claim("a")])
+    await answers(one, [], [claim("a")])
     await redis.set(key, "not a hash")
     with pytest.raises(SlotsUnavailable, match="WRONGTYPE"):
-        await one.exchange([], [claim("b")])
+        await answers(one, [], [claim("b")])
     await one.heartbeat([held("a")])
     await other.heartbeat([])
     await one.heartbeat([held("a")])
-    assert await one.exchange([], [claim("c"), claim("d")]) == [GRANTED, Answer.POOL]
+    assert await answers(one, [], [claim("c"), claim("d")]) == [GRANTED, Answer.POOL]
 
 
 async def test_one_pools_keys_deleted_are_back_after_a_heartbeat(redis: Redis) -> None:
     one, other = await two(redis)
-    await one.exchange([], [claim("a"), claim("b")])
+    await answers(one, [], [claim("a"), claim("b")])
     await redis.delete(POOL)
     assert (await one.heartbeat([held("a"), held("b")])).repaired == 2
-    assert await other.exchange([], [claim("c")]) == [Answer.POOL]
+    assert await answers(other, [], [claim("c")]) == [Answer.POOL]
 
 
 async def test_a_clock_set_back_does_not_keep_the_dead_alive(redis: Redis) -> None:
     one, other = await two(redis)
-    await one.exchange([], [claim("a"), claim("b")])
+    await answers(one, [], [claim("a"), claim("b")])
     # As if everything had been written by a clock an hour ahead.
     for key in (KEYS.all, POOL, TENANT, KEY):
         for id, end in await redis.zrange(key, 0, -1, withscores=True):
@@ -228,7 +229,7 @@ async def test_a_clock_set_back_does_not_keep_the_dead_alive(redis: Redis) -> No
     for name, record in (await redis.hgetall(KEYS.roster)).items():
         heard, _, rest = record.partition(" ")
         await redis.hset(KEYS.roster, name, f"{int(heard) + 3_600_000} {rest}")
-    assert await other.exchange([], [claim("c")]) == [Answer.POOL]
+    assert await answers(other, [], [claim("c")]) == [Answer.POOL]
     await other.heartbeat([])
     now_s, now_us = await redis.time()
     latest = now_s * 1000 + now_us // 1000 + 15_000
@@ -252,7 +253,7 @@ async def test_two_replicas_may_reclaim_at_once(redis: Redis) -> None:
 async def test_large_limits_and_times_are_written_as_whole_numbers(redis: Redis) -> None:
     one, _ = await two(redis)
     big = claim("a", pool_size=200_000_000, ceiling=2**53 - 1)
-    assert await one.exchange([], [big]) == [GRANTED]
+    assert await answers(one, [], [big]) == [GRANTED]
     for record in (await redis.hgetall(KEYS.roster)).values():
         assert all(part.isdigit() for part in record.split())
     (_, end), *_ = await redis.zrange(POOL, 0, -1, withscores=True)
@@ -274,20 +275,20 @@ async def test_a_read_only_server_is_unavailable(redis: Redis) -> None:
     one, _ = await two(redis)
     await redis.replicaof("127.0.0.1", "1")
     with pytest.raises(SlotsUnavailable, match=r"(?i)read.?only"):
-        await one.exchange([], [claim("a")])
+        await answers(one, [], [claim("a")])
     with pytest.raises(SlotsUnavailable):
         await one.heartbeat([])
     await redis.replicaof("NO", "ONE")
     await one.heartbeat([])
-    assert await one.exchange([], [claim("b")]) == [GRANTED]
+    assert await answers(one, [], [claim("b")]) == [GRANTED]
 
 
 async def test_everything_of_the_books_goes_away_by_itself(redis: Redis) -> None:
     one, other = await two(redis)
-    await one.exchange([], [claim("a"), claim("b")])
-    await other.exchange([], [claim("c")])
+    await answers(one, [], [claim("a"), claim("b")])
+    await answers(other, [], [claim("c")])
     names = [name async for name in redis.scan_iter()]
-    assert len(names) == 7
+    assert len(names) == 8
     for name in names:
         assert 0 < await redis.pttl(name) <= 30_000
 
@@ -297,8 +298,8 @@ async def test_requests_at_once_share_calls(own_server: Server, redis: Redis) ->
     for at_once, most in ((1, 2), (32, 2), (256, 8)):
         ids = [f"{at_once}-{number}" for number in range(at_once)]
         before = await own_server.calls()
-        await one.exchange([], [claim(id, pool_size=1000, ceiling=1000) for id in ids])
-        await one.exchange([held(id) for id in ids], [])
+        await answers(one, [], [claim(id, pool_size=1000, ceiling=1000) for id in ids])
+        await answers(one, [held(id) for id in ids], [])
         after = await own_server.calls()
         assert after["evalsha"] - before["evalsha"] == most
 

@@ -24,6 +24,8 @@ HEARTBEATS: Final = ((5.0, 15.0), (2.0, 6.0), (2.0, 6.0), *(((1.0, 3.0), (0.5, 1
 """Seconds between heartbeats, and for how long one is good."""
 LATEST_SECS: Final = 4.0
 """How late a call may be carried out."""
+LINES_SECS: Final = 10.0
+"""How long a place in a line may outlive whoever stood there."""
 DRAIN_SECS: Final = 900.0
 SLUGGISH: Final = Weather(latency=(0.02, 0.08))
 
@@ -361,7 +363,7 @@ class Life:
     def _quiet(self) -> None:
         """Nothing runs, and nothing is left of what ran."""
         world, settings = self.world, self.world.settings
-        world.run(settings.ttl + 2 * settings.heartbeat)
+        world.run(settings.ttl + 2 * settings.heartbeat + LINES_SECS)
         for member in world.live:
             core = member.admission.core
             if core.in_flight or core.queued:
@@ -371,6 +373,10 @@ class Life:
         now = world.server.ms()
         world.server.model.expire(now)
         for name, value in world.server.model.keys.items():
+            if ":served:" in name:
+                continue  # if the last slot of its pool lapsed, it is not long in going too
+            if ":line:" in name:
+                raise Violation(f"{name} still has {value}")
             if ":held:" in name and name.rpartition(":")[2] in world.members:
                 raise Violation(f"{name} still has {value}")
             if isinstance(value, dict) and not name.endswith(":roster") and ":held:" not in name:

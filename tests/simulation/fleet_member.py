@@ -12,22 +12,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from dataplane import neighbours, picture
 from dataplane.admission import Admission, Ask, Limits, Permit
-from dataplane.admission.announcements import Announcement, Freed, parse
+from dataplane.admission.announcements import Announcement, Freed, TurnCalled, parse
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
 from dataplane.admission.replica import Mode, ReplicaSettings, Stance
 from dataplane.admission.slots.port import Heard, Holding, SlotsUnavailable
 from dataplane.admission.slots.redis import RedisSlots
 from dataplane.errors import Refusal
+from dataplane.live_view import ReplicaView
 from dataplane.scheduler.effects import Claim
 from dataplane.scheduler.events import ClaimGranted, ClaimRefused
 from shared.policy import KeyPolicy, ModelPolicy
+from shared.redis_keys import SlotKeys
 from tests.simulation.fleet_network import Link, Server
 from tests.simulation.fleet_time import Loop, Time
 
 T = TypeVar("T")
 
+KEYS: Final = SlotKeys()
+VIEW_SECS: Final = 0.5
 SAME: Final = 1e-6
 """Seconds within which two moments may be one."""
 
@@ -71,6 +76,7 @@ class Request:
     model: ModelPolicy
     secs: float
     """How long it runs."""
+    tokens: int = 100
     asked_at: float = 0.0
     id: str = ""
     """As the books name it."""
@@ -111,6 +117,8 @@ class FleetSettings:
     ceiling: int = 64
     timeout: float = 30.0
     expected: int = 1
+    algorithm: str = "hierarchical"
+    fleet_order: bool = True
 
 
 class WatchedFleet(Fleet):
@@ -174,6 +182,8 @@ class Member:
         self.fleet: Fleet
         self.heartbeat: Heartbeat
         self.slots: RedisSlots
+        self._look_now: Final = asyncio.Event()
+        self._lookout: asyncio.Task[None] | None = None
         loop.call_soon(self._boot)
 
     # What it is made of
@@ -181,7 +191,13 @@ class Member:
     def _boot(self) -> None:
         settings = self.settings
         self.admission = Admission(
-            Limits(ceiling=settings.ceiling, timeout=settings.timeout), has_fleet=True
+            Limits(
+                algorithm=settings.algorithm,
+                ceiling=settings.ceiling,
+                timeout=settings.timeout,
+                fleet_order=settings.fleet_order,
+            ),
+            has_fleet=True,
         )
         self.slots = RedisSlots(
             self.requests_link, replica=self.name, ttl=settings.ttl, heartbeats=self.beats_link
@@ -203,10 +219,13 @@ class Member:
             lapsed=self.heartbeat.lapsed,
             draw=self._choose.uniform,
         )
+        self.fleet.is_listening = True
         self.admission.join(self.fleet)
         self._changed(self.heartbeat.stance)
         self.heartbeat.start()
         self.requests_link.hears = self._hear
+        if settings.fleet_order:
+            self._lookout = self.loop.create_task(self._look_out())
 
     def _changed(self, stance: Stance) -> None:
         self.stances.add(self._time.now, stance)
@@ -215,6 +234,7 @@ class Member:
             f"{', claims' if stance.claims else ''}{', paused' if stance.paused else ''}"
         )
         self.admission.stand(stance)
+        self._look_now.set()
 
     def _holdings(self) -> list[Holding]:
         self._asserts_all_since_damage = True
@@ -236,8 +256,52 @@ class Member:
         said: Announcement | None = parse(json.dumps(message))
         if isinstance(said, Freed):
             self.admission.slots_freed(said.pool, ceiling=said.ceiling)
+        elif isinstance(said, TurnCalled) and said.replica == self.name:
+            self.admission.called(said)
         if said is not None:
             self.heartbeat.announced(said)
+
+    async def _look_out(self) -> None:
+        """Publishes its view and reads those of the others, as `Publisher` and `Lookout` do."""
+        while True:
+            self._look_now.clear()
+            link = self.requests_link
+            if self.is_shared and link.is_open:
+                link.server.publish(self._view())
+                await asyncio.sleep(link.latency())
+                self._look()
+            try:
+                async with asyncio.timeout(VIEW_SECS):
+                    await self._look_now.wait()
+            except TimeoutError:
+                continue
+
+    def _look(self) -> None:
+        server, core = self.requests_link.server, self.admission.core
+        others = [view for name, view in server.published().items() if name != self.name]
+        served = {
+            pool: neighbours.served(fields, server.model.hash_values(KEYS.served(pool), fields))
+            for pool, fields in neighbours.asked(core).items()
+        }
+        self.admission.fleet_seen(neighbours.seen(others, self.settings.algorithm, served))
+
+    def _view(self) -> ReplicaView:
+        core = self.admission.core
+        return ReplicaView(
+            instance=self.name,
+            url="",
+            version="",
+            mode="shared",
+            algorithm=self.settings.algorithm,
+            replicas=0,
+            started_at=0.0,
+            taken_at=self._time.now,
+            global_max_in_flight=core.ceiling,
+            configured_global_max_in_flight=core.configured_ceiling,
+            in_flight=core.in_flight,
+            queued=core.queued,
+            pools=picture.pools(core, self.loop.time()),
+        )
 
     # What is known of it
 
@@ -331,6 +395,8 @@ class Member:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._lookout is not None:
+            self._lookout.cancel()
         await self.heartbeat.stop()
         await self.fleet.settled()
         try:
@@ -347,7 +413,7 @@ class Member:
         request.asked_at = self._time.now
         request.key, request.model = self.keys[request.key.id], self.models[request.model.id]
         try:
-            permit = self.admission.admit(Ask(request.key, request.model, request.number % 7 * 50))
+            permit = self.admission.admit(Ask(request.key, request.model, request.tokens))
             request.id = f"{self.name}:{permit.request}"
             self.requests[permit.request] = request
             async with permit:

@@ -16,12 +16,14 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from dataplane.admission.slots.port import SlotsUnavailable
+from dataplane.live_view import ReplicaView
 from dataplane.scripts import ScriptCall
 from shared.redis import Patience
 from tests.simulation.fleet_time import Loop, Time
 from tests.simulation.redis_model import RedisModel, WrongType
 
 ANSWER_SECS: Final = 0.25
+VIEW_LIFE_SECS: Final = 1.5
 EPOCH_MS: Final = 1_700_000_000_000
 
 
@@ -75,6 +77,7 @@ class Server:
         self.before: Callable[[ScriptCall], object] = lambda call: None
         self.after: Callable[[ScriptCall, object, Any, bool], None] = lambda *seen: None
         self.counts: Counter[str] = Counter()
+        self._views: dict[str, ReplicaView] = {}
 
     def ms(self) -> int:
         """The server's own clock."""
@@ -84,6 +87,17 @@ class Server:
         self._set_to, self._set_at = self.ms() + jump_secs * 1000, self._time.now
         if drift is not None:
             self.drift = drift
+
+    def publish(self, view: ReplicaView) -> None:
+        self._views[view.instance] = view
+
+    def published(self) -> dict[str, ReplicaView]:
+        """The views whose life is not over."""
+        return {
+            name: view
+            for name, view in self._views.items()
+            if self._time.now - view.taken_at < VIEW_LIFE_SECS
+        }
 
     def take(self, work: Callable[[], None]) -> None:
         """A trip has arrived."""
@@ -138,7 +152,7 @@ class Link:
     """A `ScriptRunner`: one replica's way to the server, with a limit on how long it waits."""
 
     def __init__(self, server: Server, time: Time, loop: Loop, choose: random.Random) -> None:
-        self._server: Final = server
+        self.server: Final = server
         self._time: Final = time
         self._loop: Final = loop
         self._choose: Final = choose
@@ -149,7 +163,7 @@ class Link:
         server.links.append(self)
 
     def close(self) -> None:
-        self._server.links.remove(self)
+        self.server.links.remove(self)
 
     async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """See `ScriptRunner`."""
@@ -166,18 +180,23 @@ class Link:
         finally:
             trip.is_fresh = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anything at all gets through."""
+        return self.server.state is ServerState.UP and self.weather.lost + self.weather.refused < 1
+
     def announce(self, message: dict[str, object]) -> None:
         """The server says something to all who listen."""
         if self.hears is None or self._draw(self.weather.announcement_lost, "announcement lost"):
             return
         hears = self.hears
-        self._time.after(self._latency(), lambda: self._tell(lambda: hears(message)))
+        self._time.after(self.latency(), lambda: self._tell(lambda: hears(message)))
 
     def _send(self, trip: Trip) -> None:
         weather = self.weather
         if self._loop.is_dead:
             return
-        if self._server.state is ServerState.DOWN:
+        if self.server.state is ServerState.DOWN:
             self._fail(trip, "connection broken")
         elif self._draw(weather.refused, "refused"):
             self._fail(trip, "connection refused")
@@ -186,17 +205,17 @@ class Link:
         elif self._draw(weather.late, "late"):
             self._time.after(self._choose.uniform(*weather.late_secs), lambda: self._arrive(trip))
         else:
-            self._time.after(self._latency(), lambda: self._arrive(trip))
+            self._time.after(self.latency(), lambda: self._arrive(trip))
             if self._draw(weather.twice, "twice"):
                 again = Trip(trip.calls, self._loop.create_future(), is_fresh=False)
                 secs = self._choose.uniform(0.0, weather.late_secs[1])
                 self._time.after(secs, lambda: self._arrive(again))
 
     def _arrive(self, trip: Trip) -> None:
-        if self._server.state is ServerState.DOWN:
+        if self.server.state is ServerState.DOWN:
             self._fail(trip, "connection broken")
         else:
-            self._server.take(lambda: self._carry_out(trip))
+            self.server.take(lambda: self._carry_out(trip))
 
     def _carry_out(self, trip: Trip) -> None:
         """The calls one by one; others may come in between."""
@@ -206,12 +225,12 @@ class Link:
                 return
             call = trip.calls[trip.carried_out]
             trip.carried_out += 1
-            trip.replies.append(self._server.execute(call, fresh=trip.is_fresh))
+            trip.replies.append(self.server.execute(call, fresh=trip.is_fresh))
             if trip.carried_out < len(trip.calls) and self._choose.random() < 0.2:
                 self._time.after(self._choose.uniform(0, 0.001), lambda: self._arrive(trip))
                 return
         if not self._draw(self.weather.reply_lost, "reply lost"):
-            self._time.after(self._latency(), lambda: self._tell(lambda: self._reply(trip)))
+            self._time.after(self.latency(), lambda: self._tell(lambda: self._reply(trip)))
 
     def _reply(self, trip: Trip) -> None:
         if trip.answered.done():
@@ -228,18 +247,18 @@ class Link:
                 _refuse(trip.answered, SlotsUnavailable(reason))
 
         if trip.is_fresh:
-            self._time.after(self._latency(), lambda: self._tell(fail))
+            self._time.after(self.latency(), lambda: self._tell(fail))
 
     def _tell(self, what: Callable[[], object]) -> None:
         if not self._loop.is_dead:
             self._loop.call_soon(what)
 
-    def _latency(self) -> float:
+    def latency(self) -> float:
         return self._choose.uniform(*self.weather.latency)
 
     def _draw(self, probability: float, kind: str) -> bool:
         if probability and self._choose.random() < probability:
-            self._server.counts[f"trips {kind}"] += 1
+            self.server.counts[f"trips {kind}"] += 1
             return True
         return False
 

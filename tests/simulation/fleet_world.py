@@ -67,6 +67,7 @@ class World:
         self.paused: dict[str, float] = {}
         self.clock_moved_at = -1e9
         self.books_lost_at = -1e9
+        self.varied = True
         self.is_asking = False
         self._is_ask_due = False
         self.starts = 0
@@ -305,6 +306,7 @@ class World:
     def ask(self, member: Member, key: KeyPolicy, model: ModelPolicy, secs: float) -> Request:
         self.ledger.asked += 1
         request = Request(self.ledger.asked, member, key, model, secs)
+        request.tokens = self.ledger.asked % 7 * 50 if self.varied else 100
         member.serve(request)
         return request
 

@@ -14,6 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from dataplane.scripts import ScriptCall
+from tests.simulation.line_model import (
+    CALLED,
+    SAME,
+    Lines,
+    Rank,
+    Waiting,
+    first,
+    served_of,
+)
+
+LIMITS: Final = ("pool", "ceiling", "tenant", "key")
 
 Set = dict[str, int]
 """Claim id → end of its lease, in ms."""
@@ -31,7 +42,8 @@ class RedisModel:
         self.keys: dict[str, Set | Hash | str] = {}
         self.published: list[dict[str, object]] = []
         self._expiry: dict[str, int] = {}
-        self._now = 0
+        self.now = 0
+        self._lines: Final = Lines(self)
 
     def run(self, call: ScriptCall, now: int) -> Any:
         """Carry out one script at `now`, in ms of the server's clock. Raises `WrongType`."""
@@ -49,7 +61,7 @@ class RedisModel:
 
     def expire(self, now: int) -> None:
         """Let it be `now`: keys whose life is over go."""
-        self._now = now
+        self.now = now
         for key in [key for key, end in self._expiry.items() if end <= now]:
             self._delete(key)
 
@@ -72,52 +84,167 @@ class RedisModel:
     def _claim(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[list[str]]:
         lease = self._lease_of(keys[0], args[0])
         return [
-            [self._claim_one(lease, keys, keys[k : k + 6], args[a : a + 6], int(args[1]))]
-            for k, a in zip(range(4, len(keys), 6), range(2, len(args), 6), strict=True)
+            self._claim_one(lease, args[0], keys, keys[k : k + 8], args[a : a + 10])
+            for k, a in zip(range(4, len(keys), 8), range(2, len(args), 10), strict=True)
         ]
 
     def _claim_one(
         self,
         lease: int | None,
+        replica: str,
         shared: tuple[str, ...],
         keys: tuple[str, ...],
         args: tuple[str, ...],
-        mark_life: int,
-    ) -> str:
-        id, note, *limits = args
+    ) -> list[str]:
+        pool, group, tenant, key, served, pool_line, tenant_line, key_line = keys
+        id, note, name, *sizes, standing, others, charges = args
         if lease is None:
-            return "not_live"
-        if self._set(keys[0]).get(id, 0) > self._now:
-            return "granted"
-        sets = (keys[0], shared[1], keys[1], keys[2])
-        marks = (keys[3], shared[3], keys[4], keys[5])
-        names = ("pool", "ceiling", "tenant", "key")
-        for name, key, most, mark in zip(names, sets, limits, marks, strict=True):
-            if most and self._is_full(key, int(most)):
-                self.set_text(mark, "1")
-                self._expiry[mark] = self._now + mark_life
-                return name
+            return ["not_live", "0", "", "", ""]
+        if self._set(pool).get(id, 0) > self.now:
+            return ["granted", "1", "", "", ""]
+        sets = (pool, shared[1], tenant, key)
+        lines = (pool_line, shared[3], tenant_line, key_line)
+        limits = [
+            (by, set, int(most), line)
+            for by, set, most, line in zip(LIMITS, sets, sizes, lines, strict=True)
+            if most
+        ]
+        order = self._lines
+        rank = order.ranked(served, json.loads(standing)[0], self.now) if standing else None
+        mine = order.best_of(served, name, others, self.now, {}) if others else None
+        for by, set, most, line in limits:
+            if self._is_full(set, most):
+                if rank is not None and by != "ceiling":
+                    line = pool_line
+                elif rank is not None:
+                    order.step_out(pool_line, replica)
+                order.stand(line, replica, _both(standing, others))
+                if rank is not None and by in ("tenant", "key"):
+                    best = self._ahead(pool_line, served, name, mine, replica)
+                    if best is not None:
+                        order.call(pool_line, best)
+                return [by, "0", "", "", "", *_told(rank)]
+        for by, _, _, line in limits[:2] if rank is not None else ():
+            assert rank is not None
+            best = self._ahead(line, served, name, rank, replica)
+            if mine is not None:
+                mine.turn = rank.turn
+            if best is not None and (mine is None or best.rank.comes_before(mine, SAME)):
+                order.call(line, best)
+                order.stand(line, replica, _both(standing, others))
+                left = max(1, CALLED - (self.now - best.place.called))
+                return ["not_your_turn", str(left), by, "", "", *_told(rank)]
+        if mine is not None and rank is not None and mine.comes_before(rank, SAME):
+            order.stand(pool_line, replica, _both(standing, others))
+            return ["not_your_turn", "0", "pool", *mine.who, *_told(rank)]
         self._note(shared[2], id, note)
         self._keep(shared[2], lease)
-        for key in sets:
-            self._add(key, id, lease)
-        return "granted"
+        for set in (pool, shared[1], group, tenant, key):
+            self._add(set, id, lease)
+        if rank is None:
+            return ["granted", "1", "", "", ""]
+        self._charge(rank, json.loads(charges), keys, lease)
+        if shared[3] in self.keys:
+            turn = int(self.hash_of(shared[3]).get("n", "0")) + 1
+            self.write(shared[3], "n", str(turn))
+            self.write(shared[3], f"p:{name}", str(turn))
+        order.step_out(pool_line, replica)
+        order.step_out(shared[3], replica)
+        more = self._is_more(limits, served, name, replica, others)
+        return ["granted", str(int(more)), "", "", "", *_told(rank)]
+
+    def _charge(self, rank: Rank, charges: list[float], keys: tuple[str, ...], lease: int) -> None:
+        _, group, tenant, key, served, *_ = keys
+        over, *scores = rank.order
+        scores = [score + charge for score, charge in zip(scores, charges, strict=True)]
+        if rank.of[4] < 0:
+            scores[0] = 0.0
+        rank.order = (over, *scores)
+        rank.taken = (len(self._set(group)), len(self._set(tenant)))
+        self.write(served, f"g:{rank.of[2]}", f"{scores[0]:.17g} {rank.taken[0]}")
+        self.write(served, f"t:{rank.of[5]}", f"{scores[1]:.17g} {rank.taken[1]}")
+        self.write(served, f"k:{rank.of[9]}", f"{scores[2]:.17g} {len(self._set(key))}")
+        self._keep(served, lease)
+
+    def _is_more(
+        self,
+        limits: list[tuple[str, str, int, str]],
+        served: str,
+        name: str,
+        replica: str,
+        others: str,
+    ) -> bool:
+        """Whether the replica may claim its next at once; else that one stands in line."""
+        for _, set, most, line in limits[:2]:
+            if self._is_full(set, most):
+                self._stand_for(line, replica, others)
+                return False
+        pool_line = limits[0][3]
+        mine = self._lines.best_of(served, name, others, self.now, {}) if others else None
+        best = self._ahead(pool_line, served, name, mine, replica)
+        if best is None:
+            return True
+        self._lines.call(pool_line, best)
+        self._stand_for(pool_line, replica, others)
+        return False
+
+    def _stand_for(self, line: str, replica: str, text: str) -> None:
+        if text:
+            self._lines.stand(line, replica, text)
+        else:
+            self._lines.step_out(line, replica)
+
+    def _ahead(
+        self, line: str, served: str, pool: str, rank: Rank | None, replica: str
+    ) -> Waiting | None:
+        places, _, turns = self._lines.waiting(line, served, pool)
+        best = first(places, replica)
+        if rank is None:
+            return best
+        rank.turn = turns.get(pool, 0)
+        if best is None:
+            return None
+        return best if best.rank.comes_before(rank, SAME) else None
 
     def _release(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[int]:
         found = []
-        for k, a in zip(range(3, len(keys), 6), range(1, len(args), 2), strict=True):
-            id, pool = args[a : a + 2]
-            removed = [self._remove(key, id) for key in (keys[0], *keys[k : k + 3])]
+        for k, a in zip(range(3, len(keys), 8), range(2, len(args), 7), strict=True):
+            pool, group, tenant, key, served, *lines = keys[k : k + 8]
+            id, name, *nodes, refund, claims = args[a : a + 7]
+            removed = [self._remove(set, id) for set in (keys[0], pool, group, tenant, key)]
             self._unnote(keys[1], id)
             if any(removed):
-                self._announce(pool, (keys[2], *keys[k + 3 : k + 6]))
+                self._settle_served(served, nodes, (group, tenant, key), refund)
+                know = {args[1]} if claims == "1" else set()
+                is_wanted = False
+                for limit, line in zip(LIMITS, (lines[0], keys[2], *lines[1:]), strict=True):
+                    is_wanted |= self._announce(line, limit, served, name, know)
+                if not is_wanted and not self._set(pool):
+                    self._delete(served)
             found.append(int(any(removed)))
         return found
 
-    def _announce(self, pool: str, marks: tuple[str, ...]) -> None:
-        ceiling = marks[0] in self.keys
-        if [self._delete(mark) for mark in marks if mark in self.keys]:
-            self.published.append({"pool": pool, "ceiling": ceiling})
+    def _settle_served(
+        self, served: str, nodes: list[str], sets: tuple[str, str, str], refund: str
+    ) -> None:
+        back = json.loads(refund) if refund else [0, 0, 0]
+        known = dict(self.hash_of(served))
+        for at, kind in enumerate("gtk"):
+            field = f"{kind}:{nodes[at]}"
+            if field in known:
+                score, _ = served_of(known[field], 0)
+                taken = len(self._set(sets[at]))
+                self.write(served, field, f"{max(0, score - back[at]):.17g} {taken}")
+
+    def _announce(self, line: str, limit: str, served: str, pool: str, know: set[str]) -> bool:
+        places, is_unordered, _ = self._lines.waiting(line, served, pool)
+        if is_unordered:
+            self.publish({"pool": pool, "ceiling": limit == "ceiling"})
+        best = first(places)
+        if best is not None and best.place.name not in know:
+            self._lines.call(line, best)
+            know.add(best.place.name)
+        return best is not None
 
     def _heartbeat(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[Any]:
         replica, ttl, layout, complete, _ = args
@@ -127,19 +254,19 @@ class RedisModel:
         lapsed, asserted, longest = 1, "0", int(ttl)
         for name, record in list(self._hash(keys[0]).items()):
             heard, its_ttl, its_layout, its_asserted = record.split()
-            if self._now - int(heard) >= int(its_ttl):
+            if self.now - int(heard) >= int(its_ttl):
                 self._unnote(keys[0], name)
                 continue
             longest = max(longest, int(its_ttl))
-            if int(heard) > self._now:
-                renewed = f"{self._now} {its_ttl} {its_layout} {its_asserted}"
+            if int(heard) > self.now:
+                renewed = f"{self.now} {its_ttl} {its_layout} {its_asserted}"
                 self._note(keys[0], name, renewed)
             if name == replica:
                 lapsed = 0
                 if complete == "1" and its_layout == layout:
                     asserted = its_asserted
-        self._note(keys[0], replica, f"{self._now} {ttl} {layout} {asserted}")
-        self._expiry[keys[0]] = self._now + 2 * longest
+        self._note(keys[0], replica, f"{self.now} {ttl} {layout} {asserted}")
+        self._expiry[keys[0]] = self.now + 2 * longest
         if keys[1] in self.keys:
             self._keep(keys[1], int(ttl))
         if lapsed:
@@ -149,13 +276,13 @@ class RedisModel:
     def _assert(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[str]:
         record = self._hash(keys[0]).get(args[0], "0 0 0 0").split()
         lease = int(record[1])
-        if self._now - int(record[0]) >= lease:
+        if self.now - int(record[0]) >= lease:
             return ["not_live"]
         missing = []
-        for k, a in zip(range(3, len(keys), 3), range(1, len(args), 2), strict=True):
+        for k, a in zip(range(3, len(keys), 4), range(1, len(args), 2), strict=True):
             id, note = args[a : a + 2]
             added = [self._note(keys[2], id, note)]
-            for key in (keys[1], *keys[k : k + 3]):
+            for key in (keys[1], *keys[k : k + 4]):
                 if not self._is_set(key):
                     self._repair(key, keys[0])
                 added.append(self._add(key, id, lease))
@@ -166,7 +293,7 @@ class RedisModel:
         return ["ok", *missing]
 
     def _reclaim(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[int]:
-        latest = self._now + int(args[0])
+        latest = self.now + int(args[0])
         removed = []
         for key in keys[1:]:
             if not self._is_set(key):
@@ -180,7 +307,7 @@ class RedisModel:
     def _settle(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[Any]:
         replica, layout, complete, _ = args
         roster = {name: record.split() for name, record in self._hash(keys[0]).items()}
-        live = sorted(name for name, of in roster.items() if self._now - int(of[0]) < int(of[1]))
+        live = sorted(name for name, of in roster.items() if self.now - int(of[0]) < int(of[1]))
         if replica not in live:
             return ["not_live", [], []]
         mine = roster[replica]
@@ -199,7 +326,7 @@ class RedisModel:
 
     def _lease_of(self, roster: str, replica: str) -> int | None:
         heard, ttl, _, asserted = self._hash(roster).get(replica, "0 0 0 0").split()
-        return int(ttl) if asserted == "1" and self._now - int(heard) < int(ttl) else None
+        return int(ttl) if asserted == "1" and self.now - int(heard) < int(ttl) else None
 
     def _is_full(self, key: str, limit: int) -> bool:
         if len(self._set(key)) < limit:
@@ -211,6 +338,30 @@ class RedisModel:
         self._delete(key)
         for name, record in list(self._hash(roster).items()):
             self._note(roster, name, f"{record[:-1]}0")
+
+    def hash_values(self, key: str, fields: Sequence[str]) -> list[str | None]:
+        """HMGET."""
+        values = self._hash(key) if self._is_hash(key) else {}
+        return [values.get(field) for field in fields]
+
+    # What lines need
+
+    def hash_of(self, key: str) -> Hash:
+        if not self._is_hash(key):
+            self._delete(key)
+        return self._hash(key)
+
+    def write(self, key: str, field: str, value: str) -> None:
+        self._note(key, field, value)
+
+    def remove(self, key: str, field: str) -> None:
+        self._unnote(key, field)
+
+    def live(self, key: str, ms: int) -> None:
+        self._expiry[key] = self.now + ms
+
+    def publish(self, message: dict[str, object]) -> None:
+        self.published.append(message)
 
     # Redis's own commands
 
@@ -235,7 +386,7 @@ class RedisModel:
     def _add(self, key: str, id: str, lease: int) -> bool:
         leases = self._set(key)
         new = id not in leases
-        leases[id] = self._now + lease
+        leases[id] = self.now + lease
         self.keys[key] = leases
         self._keep(key, lease)
         return new
@@ -248,7 +399,7 @@ class RedisModel:
         return found
 
     def _purge(self, key: str) -> int:
-        lapsed = [id for id, end in self._set(key).items() if end <= self._now]
+        lapsed = [id for id, end in self._set(key).items() if end <= self.now]
         for id in lapsed:
             self._remove(key, id)
         return len(lapsed)
@@ -271,12 +422,22 @@ class RedisModel:
         return [part for pair in self._hash(key).items() for part in pair]
 
     def _keep(self, key: str, lease: int) -> None:
-        if self._expiry.get(key, 0) - self._now < lease:
-            self._expiry[key] = self._now + 2 * lease
+        if self._expiry.get(key, 0) - self.now < lease:
+            self._expiry[key] = self.now + 2 * lease
 
     def _delete(self, key: str) -> bool:
         self._expiry.pop(key, None)
         return self.keys.pop(key, None) is not None
+
+
+def _both(one: str, other: str) -> str:
+    return f"{one[:-1]},{other[1:]}" if one and other else one + other
+
+
+def _told(rank: Rank | None) -> list[str]:
+    if rank is None:
+        return []
+    return [*(f"{score:.17g}" for score in rank.order[1:]), *map(str, rank.taken)]
 
 
 class ModelScripts:

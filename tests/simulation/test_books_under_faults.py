@@ -84,7 +84,9 @@ class Member:
         self.running: dict[str, Holding] = {}
         self.mode = Replica(name, ReplicaSettings(heartbeat=HEARTBEAT), now)
         requests, heartbeats = links
-        self.slots = RedisSlots(requests, replica=name, ttl=TTL, heartbeats=heartbeats)
+        self.slots = RedisSlots(
+            requests, replica=name, ttl=TTL, heartbeats=heartbeats, clock=lambda: requests.now
+        )
         self._beat: Coroutine[Any, Any, Heard] | None = None
         self._claims = 0
 
@@ -115,9 +117,11 @@ class Member:
             self.mode.slots_unavailable(now)
             return
         for claim, answer in zip(claims, answers, strict=True):
-            if answer is Answer.GRANTED:
-                self.running[claim.id] = Holding(claim.id, claim.pool, claim.tenant, claim.key)
-            elif answer is Answer.NOT_LIVE:
+            if answer.answer is Answer.GRANTED:
+                self.running[claim.id] = Holding(
+                    claim.id, claim.pool, claim.group, claim.tenant, claim.key
+                )
+            elif answer.answer is Answer.NOT_LIVE:
                 self.mode.lapsed(now)
 
     def want(self, number: int, now: float) -> None:
@@ -130,12 +134,14 @@ class Member:
         for _ in range(number):
             self._claims += 1
             id = f"{self.name}:{self._claims}"
-            claims.append(Claim(id, "m", "t", f"k{self._claims % 3}", self.size, 1000))
+            claims.append(Claim(id, "m", "g", "t", f"k{self._claims % 3}", self.size, 1000))
         if stance.claims:
             self.exchange([], claims, now)
         else:
             for claim in claims:
-                self.running[claim.id] = Holding(claim.id, claim.pool, claim.tenant, claim.key)
+                self.running[claim.id] = Holding(
+                    claim.id, claim.pool, claim.group, claim.tenant, claim.key
+                )
 
     def end(self, ids: Sequence[str], now: float) -> None:
         ended = [self.running.pop(id) for id in ids]
@@ -211,7 +217,7 @@ class World:
 
     def booked(self) -> set[str]:
         """What is on the books and has not lapsed."""
-        leases = self.model.leases(SlotKeys().sets("m", "", "")[0])
+        leases = self.model.leases(SlotKeys().sets("m", "", "", "")[0])
         return {id for id, end in leases.items() if end > self.now * 1000}
 
     def check_books(self, seed: int) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from dataplane.scheduler.standing import Charges, Told, Turn
+
 
 class Answer(StrEnum):
     """What became of a claim. Everything but `GRANTED` leaves the books as they were."""
@@ -24,6 +26,24 @@ class Answer(StrEnum):
     CEILING = "ceiling"
     TENANT = "tenant"
     KEY = "key"
+    NOT_YOUR_TURN = "not_your_turn"
+    """There is a slot, and another replica's waiter comes first; that replica has been called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a claim, and what was learned with it."""
+
+    answer: Answer
+    is_more: bool = True
+    """If it was granted: whether another slot is free, for this replica as far as is known."""
+    turn_at: Answer | None = None
+    """The limit at which it was not its turn."""
+    turn_of: tuple[str, str] | None = None
+    """The tenant and key whose turn it is instead, if they wait at this replica."""
+    wait: float = 0.0
+    """Seconds after which whoever was called instead is passed over."""
+    told: Told | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +53,15 @@ class Claim:
     id: str
     """Unique over all replicas and their restarts."""
     pool: str
+    group: str
     tenant: str
     key: str
     pool_size: int
     ceiling: int
     tenant_cap: int | None = None
     key_cap: int | None = None
+    turn: Turn | None = None
+    """None: it goes by no order, and is granted whatever is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +70,11 @@ class Holding:
 
     id: str
     pool: str
+    group: str
     tenant: str
     key: str
+    refund: Charges | None = None
+    """If it is released: what its request is given back of its charge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +105,8 @@ class Slots(Protocol):
 
     async def exchange(
         self, releases: Sequence[Holding], claims: Sequence[Claim]
-    ) -> Sequence[Answer]:
-        """Release, then claim, in one round trip; an answer for each claim, in order.
+    ) -> Sequence[Reply]:
+        """Release, then claim, in one round trip; a reply for each claim, in order.
 
         Raises `SlotsUnavailable`; then any part may have been done or not, and the next heartbeat
         puts right what was: it takes back claims that nobody holds, and releases what is not held

@@ -21,13 +21,22 @@ the books, and only then does it count as asserted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from redis.asyncio import Redis
 
-from dataplane.admission.slots.port import Answer, Claim, Heard, Holding, SlotsUnavailable
+from dataplane.admission.slots.port import (
+    Answer,
+    Claim,
+    Heard,
+    Holding,
+    Reply,
+    SlotsUnavailable,
+)
 from dataplane.admission.slots.scripts import ScriptRunner
+from dataplane.scheduler.standing import Standing, Told
 from dataplane.scripts import ScriptCall
 from shared import redis_keys
 from shared.redis import RedisUnavailable, round_trip
@@ -40,12 +49,17 @@ SUSPECTS_MAX: Final = 512
 T = TypeVar("T")
 
 
+def loop_time() -> float:
+    """The time of the loop that runs now, in seconds."""
+    return asyncio.get_running_loop().time()
+
+
 class RedisSlots:
     """See `Slots`. One for each replica.
 
     `replica` is its name, never used again by another process or after a restart; `ttl` how long it
     lives on without a heartbeat, in seconds. Heartbeats go by `heartbeats` where it is given, so
-    that they need not queue behind requests.
+    that they need not queue behind requests. `clock` tells seconds.
     """
 
     def __init__(
@@ -57,6 +71,7 @@ class RedisSlots:
         keys: SlotKeys | None = None,
         channel: str = redis_keys.RELEASED,
         heartbeats: ScriptRunner | None = None,
+        clock: Callable[[], float] = loop_time,
     ) -> None:
         self._scripts: Final = scripts
         self._heartbeats: Final = scripts if heartbeats is None else heartbeats
@@ -65,6 +80,7 @@ class RedisSlots:
         self._keys: Final = SlotKeys() if keys is None else keys
         self._channel: Final = channel
         self._held: Final = self._keys.held(replica)
+        self._clock: Final = clock
         self._in_flight: set[str] = set()
         """Claims whose answer is not here yet."""
         self._young: set[str] = set()
@@ -79,7 +95,7 @@ class RedisSlots:
 
     async def exchange(
         self, releases: Sequence[Holding], claims: Sequence[Claim]
-    ) -> Sequence[Answer]:
+    ) -> Sequence[Reply]:
         """See `Slots`."""
         # A claim made anew after its answer was lost must not meet its own release.
         sent = [claim for claim in claims if claim.id not in self._giving_back]
@@ -87,11 +103,11 @@ class RedisSlots:
         if len(sent) == len(claims):
             return answers
         answered = dict(zip((claim.id for claim in sent), answers, strict=True))
-        return [answered.get(claim.id, Answer.POOL) for claim in claims]
+        return [answered.get(claim.id, Reply(Answer.POOL)) for claim in claims]
 
     async def _exchange(
         self, releases: Sequence[Holding], claims: Sequence[Claim]
-    ) -> Sequence[Answer]:
+    ) -> Sequence[Reply]:
         for holding in releases:
             self._young.discard(holding.id)
             if self._ended is not None:
@@ -100,14 +116,15 @@ class RedisSlots:
         self._in_flight |= ids
         self._young |= ids
         lost = True
-        began = asyncio.get_running_loop().time()
+        began = self._clock()
         try:
-            calls = [*self._release_calls(releases), *self._claim_calls(claims)]
+            claimed_in = {claim.pool for claim in claims}
+            calls = [*self._release_calls(releases, claimed_in), *self._claim_calls(claims)]
             replies = await self._scripts.run(calls)
-            if asyncio.get_running_loop().time() - began >= self._ttl_ms / 1000:
+            if self._clock() - began >= self._ttl_ms / 1000:
                 raise SlotsUnavailable("this replica stood still; what it was granted has lapsed")
             claimed = replies[len(replies) - _batch_count(claims) :]
-            answers = [Answer(reply[0]) for batch in claimed for reply in batch]
+            answers = [_reply(reply) for batch in claimed for reply in batch]
             lost = False
         finally:
             self._in_flight -= ids
@@ -117,9 +134,9 @@ class RedisSlots:
                 for slot in slots:
                     self._suspect_sets(*self._sets_of(slot))
         for claim, answer in zip(claims, answers, strict=True):
-            if answer is not Answer.GRANTED:
+            if answer.answer is not Answer.GRANTED:
                 self._young.discard(claim.id)
-                self._remember_refusal(claim, answer)
+                self._remember_refusal(claim, answer.answer)
         return answers
 
     async def heartbeat(self, holdings: Sequence[Holding], *, complete: bool = True) -> Heard:
@@ -209,29 +226,39 @@ class RedisSlots:
 
     def _claim_calls(self, claims: Sequence[Claim]) -> Iterator[ScriptCall]:
         for batch in _batches(claims):
-            keys = [self._keys.roster, self._keys.all, self._held, self._keys.wanted_all]
-            args = [self._replica, str(redis_keys.WANTED_MS)]
+            keys = [self._keys.roster, self._keys.all, self._held, self._keys.line_all]
+            args = [self._replica, self._channel]
             for claim in batch:
-                keys += self._sets_of(claim)
-                keys += self._keys.wanted(claim.pool, claim.tenant, claim.key)
+                keys += self._keys_of(claim)
                 args += (
                     claim.id,
                     _note(claim),
+                    claim.pool,
                     str(claim.pool_size),
                     str(claim.ceiling),
                     _cap(claim.tenant_cap),
                     _cap(claim.key_cap),
+                    *_turn(claim),
                 )
             yield ScriptCall("claim", tuple(keys), tuple(args))
 
-    def _release_calls(self, holdings: Sequence[Holding]) -> Iterator[ScriptCall]:
+    def _release_calls(
+        self, holdings: Sequence[Holding], claimed_in: Container[str] = ()
+    ) -> Iterator[ScriptCall]:
         for batch in _batches(holdings):
-            keys = [self._keys.all, self._held, self._keys.wanted_all]
-            args = [self._channel]
+            keys = [self._keys.all, self._held, self._keys.line_all]
+            args = [self._channel, self._replica]
             for holding in batch:
-                keys += self._sets_of(holding)
-                keys += self._keys.wanted(holding.pool, holding.tenant, holding.key)
-                args += (holding.id, holding.pool)
+                keys += self._keys_of(holding)
+                args += (
+                    holding.id,
+                    holding.pool,
+                    holding.group,
+                    holding.tenant,
+                    holding.key,
+                    "" if holding.refund is None else json.dumps(holding.refund),
+                    _flag(holding.pool in claimed_in),
+                )
             yield ScriptCall("release", tuple(keys), tuple(args))
 
     def _assert_calls(self, holdings: Sequence[Holding]) -> Iterator[ScriptCall]:
@@ -250,7 +277,7 @@ class RedisSlots:
             yield ScriptCall("reclaim", (self._keys.roster, *batch), (str(longest_ms),))
 
     def _remember_refusal(self, claim: Claim, answer: Answer) -> None:
-        pool, tenant, key = self._sets_of(claim)
+        pool, _, tenant, key = self._sets_of(claim)
         match answer:
             case Answer.POOL:
                 self._suspect_sets(pool)
@@ -259,8 +286,12 @@ class RedisSlots:
             case Answer.KEY:
                 self._suspect_sets(key)
 
-    def _sets_of(self, slot: Claim | Holding) -> tuple[str, str, str]:
-        return self._keys.sets(slot.pool, slot.tenant, slot.key)
+    def _sets_of(self, slot: Claim | Holding) -> tuple[str, str, str, str]:
+        return self._keys.sets(slot.pool, slot.group, slot.tenant, slot.key)
+
+    def _keys_of(self, slot: Claim | Holding) -> tuple[str, ...]:
+        lines = self._keys.lines(slot.pool, slot.tenant, slot.key)
+        return (*self._sets_of(slot), self._keys.served(slot.pool), *lines)
 
     def _suspect_sets(self, *sets: str) -> None:
         if len(self._suspect) < SUSPECTS_MAX:
@@ -268,12 +299,53 @@ class RedisSlots:
 
 
 def _note(slot: Claim | Holding) -> str:
-    return ":".join(map(escaped, (slot.pool, slot.tenant, slot.key)))
+    return ":".join(map(escaped, (slot.pool, slot.group, slot.tenant, slot.key)))
 
 
 def _noted(id: str, note: str) -> Holding:
-    pool, tenant, key = map(unescaped, note.split(":"))
-    return Holding(id, pool, tenant, key)
+    pool, group, tenant, key = map(unescaped, note.split(":"))
+    return Holding(id, pool, group, tenant, key)
+
+
+def _reply(reply: Sequence[str]) -> Reply:
+    answer, number, turn_at, tenant, key, *told = reply
+    return Reply(
+        Answer(answer),
+        is_more=number == "1",
+        turn_at=Answer(turn_at) if turn_at else None,
+        turn_of=(tenant, key) if key else None,
+        wait=int(number) / 1000 if turn_at else 0.0,
+        told=_told(told) if told else None,
+    )
+
+
+def _told(told: Sequence[str]) -> Told:
+    group, tenant, key, group_taken, tenant_taken = told
+    return Told((float(group), float(tenant), float(key)), (int(group_taken), int(tenant_taken)))
+
+
+def _turn(claim: Claim) -> tuple[str, str, str]:
+    """How it stands, how the others do, and what it is charged, as `claim` takes them."""
+    turn = claim.turn
+    if turn is None:
+        return "", "", ""
+    own = json.dumps([_standing(claim.pool, turn.standing)])
+    others = [_standing(claim.pool, each) for each in turn.others]
+    return own, json.dumps(others) if others else "", json.dumps(turn.charges)
+
+
+def _standing(pool: str, standing: Standing) -> list[object]:
+    group, tenant, key = standing.group, standing.tenant, standing.key
+    return [
+        *(pool, round(standing.waited * 1000)),
+        *(group.id, group.floor, _or_none(group.share)),
+        *(tenant.id, tenant.floor, _or_none(tenant.share), _or_none(tenant.cap)),
+        *(key.id, key.floor, _or_none(key.cap)),
+    ]
+
+
+def _or_none(number: int | None) -> int:
+    return -1 if number is None else number
 
 
 def _cap(cap: int | None) -> str:

@@ -72,9 +72,9 @@ def test_a_request_that_is_next_claims_with_configured_limits_and_is_admitted_wh
 ):
     replica = Replica(size=4, ceiling=50)
     key = a_key("t", cap=3, key_cap=2)
-    assert replica.send(key) == [Claim(1, "m", "t", key.id, 4, 50, 3, 2)]
+    assert replica.send(key) == [Claim(1, "m", "default", "t", key.id, 4, 50, 3, 2)]
     assert replica.do(ClaimGranted(1)) == [Admit(1, fast=True, waited=0.0)]
-    assert replica.do(Finished(1)) == [Release(1, "m", "t", key.id)]
+    assert replica.do(Finished(1)) == [Release(1, "m", "default", "t", key.id)]
 
 
 def test_claims_go_side_by_side_until_one_is_refused_then_one_at_a_time() -> None:
@@ -210,8 +210,8 @@ def test_a_slot_of_ones_own_that_is_freed_is_released_before_the_next_claim() ->
     replica.do(ClaimGranted(1))
     replica.send()
     assert replica.do(Finished(1)) == [
-        Release(1, "m", "t", T.id),
-        Claim(2, "m", "t", T.id, 1, 100, None, None),
+        Release(1, "m", "default", "t", T.id),
+        Claim(2, "m", "default", "t", T.id, 1, 100, None, None),
     ]
 
 
@@ -220,7 +220,7 @@ def test_a_client_that_leaves_while_its_slot_is_claimed_gives_the_grant_straight
     replica.send()
     assert replica.do(Left(1)) == []
     assert (replica.core.queued, replica.core.in_flight) == (0, 1)
-    assert replica.do(ClaimGranted(1)) == [Release(1, "m", "t", T.id)]
+    assert replica.do(ClaimGranted(1)) == [Release(1, "m", "default", "t", T.id)]
     assert replica.core.in_flight == 0
 
 
@@ -239,7 +239,7 @@ def test_a_request_whose_time_is_up_while_it_claims_is_rejected_once() -> None:
     replica.send()
     replica.now = 60
     assert [type(effect) for effect in replica.do(Woken())] == [Reject]
-    assert replica.do(ClaimGranted(1)) == [Release(1, "m", "t", T.id)]
+    assert replica.do(ClaimGranted(1)) == [Release(1, "m", "default", "t", T.id)]
 
 
 @pytest.mark.parametrize("granted", [True, False])
@@ -253,7 +253,7 @@ def test_one_who_is_rejected_and_leaves_before_its_claim_is_answered_still_gets_
     assert replica.do(Left(1)) == []
     assert replica.core.in_flight == 1
     if granted:
-        assert replica.do(ClaimGranted(1)) == [Release(1, "m", "t", T.id)]
+        assert replica.do(ClaimGranted(1)) == [Release(1, "m", "default", "t", T.id)]
     else:
         assert replica.refuse(1) == []
     assert replica.core.in_flight == 0

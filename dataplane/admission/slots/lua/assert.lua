@@ -1,18 +1,13 @@
 -- Purpose: have on the books what runs, limits or not, and renew its lease.
--- KEYS:    1 roster, 2 all, 3 held:<replica>; then three a holding: its pool, tenant and key.
+-- KEYS:    1 roster, 2 all, 3 held:<replica>; then four a holding: its pool, group, tenant and key.
 -- ARGV:    1 replica; then two a holding: id, what to note about it.
 -- Returns: ok or not_live (then nothing is done); then the ids that had been missing.
 -- Safe to repeat? Yes.
 -- A key of another type is deleted. What others had there is gone with it, so every replica counts
 -- as not asserted, and none is granted anything, until it has asserted again.
 
-local KEYS_EACH, ARGS_EACH = 3, 2
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local function whole(number)
-  return string.format('%.0f', number)
-end
+local KEYS_EACH, ARGS_EACH = 4, 2
+-- #include clock
 
 local function unassert_all()
   local roster = redis.call('HGETALL', KEYS[1])

@@ -1,20 +1,24 @@
--- Purpose: take slots, each under the id of its claim: all four limits or nothing. Limits are the
---          configured ones and are looked at in order: pool, ceiling, tenant, key. What refuses is
---          marked as wanted, so that a release of it is announced. A lapsed lease counts as gone.
--- KEYS:    1 roster, 2 all, 3 held:<replica>, 4 wanted:all; then six a claim: its pool, tenant and
---          key, and the wanted mark of each.
--- ARGV:    1 replica, 2 life of a mark in ms; then six a claim: id, what to note about it, pool
---          size, ceiling, tenant's cap, key's cap (a cap may be empty: none).
--- Returns: a list a claim, its first item one of granted, not_live, pool, ceiling, tenant, key.
+-- Purpose: take slots, each under the id of its claim: all four limits or nothing, and only if it is
+--          nobody else's turn. Limits are the configured ones and are looked at in order: pool,
+--          ceiling, tenant, key. A lapsed lease counts as gone. Whoever is refused takes a place in
+--          the line at what refused it; whose turn it is instead is called.
+-- KEYS:    1 roster, 2 all, 3 held:<replica>, 4 line:all; then eight a claim: its pool, group, tenant
+--          and key, what is served in its pool, and the lines at its pool, tenant and key.
+-- ARGV:    1 replica, 2 channel; then ten a claim: id, what to note about it, pool's name, pool size,
+--          ceiling, tenant's cap, key's cap (a cap may be empty: none), how it stands and how those
+--          stand that may be the replica's next in that pool (as in include/line, may be empty), and
+--          what its group, tenant and key are charged, each in tokens a unit of its weight.
+-- Returns: a list a claim: one of granted, not_live, not_your_turn or the limit that is reached; if
+--          granted whether there is a slot for the replica's next (1 or 0), if it was not its turn in
+--          how many ms who was called is passed over; the limit at which it was not, and the tenant
+--          and key whose turn it is if they are the replica's own. Then, for one that goes by the order, the
+--          scores of group, tenant and key, and the slots that group and tenant have taken.
 -- Safe to repeat? Yes. An id that is on the books is granted and nothing changes.
 
-local PER_CLAIM = 6
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- #include clock
+-- #include line
 
-local function whole(number)
-  return string.format('%.0f', number)
-end
+local KEYS_EACH, ARGS_EACH = 8, 10
 
 -- A key lives as long as the leases in it.
 local function keep(key, lease)
@@ -41,45 +45,154 @@ local function lease_of(replica)
   return nil
 end
 
-local replica, mark_life = ARGV[1], ARGV[2]
+local replica, channel = ARGV[1], ARGV[2]
 local lease = lease_of(replica)
 
+local function answered(answer, number, by, rank, own)
+  local told = { answer, number, by, own and own.tenant or '', own and own.key or '' }
+  if not rank then
+    return told
+  end
+  for at = 2, 4 do
+    table.insert(told, string.format('%.17g', rank[at]))
+  end
+  table.insert(told, whole(rank.taken[1]))
+  table.insert(told, whole(rank.taken[2]))
+  return told
+end
+
+-- Who is to go before one of the replica's own at a limit, if anybody is. None of its own: anybody.
+local function ahead(line, served, pool, rank)
+  local places, _, turns = waiting(line, served, pool)
+  local best = first(places, replica)
+  if rank then
+    rank.turn = turns[pool] or 0
+  end
+  return best and (not rank or comes_before(best.rank, rank, SAME)) and best
+end
+
+-- Stand in a line for those that are named, or for nobody.
+local function stand_for(line, text)
+  if text == '' then
+    step_out(line, replica)
+  else
+    stand(line, replica, text)
+  end
+end
+
+local function both(one, other)
+  if one == '' or other == '' then
+    return one .. other
+  end
+  return string.sub(one, 1, -2) .. ',' .. string.sub(other, 2)
+end
+
 local function claim(keys_at, args_at)
-  local pool, tenant, key = KEYS[keys_at + 1], KEYS[keys_at + 2], KEYS[keys_at + 3]
-  local id, note = ARGV[args_at + 1], ARGV[args_at + 2]
+  local pool, group, tenant, key, served, pool_line, tenant_line, key_line =
+    unpack(KEYS, keys_at + 1, keys_at + KEYS_EACH)
+  local id, note, name, size, ceiling, tenant_cap, key_cap, standing, others, charges =
+    unpack(ARGV, args_at + 1, args_at + ARGS_EACH)
   if not lease then
-    return 'not_live'
+    return answered('not_live', '0', '')
   end
   local held_until = redis.call('ZSCORE', pool, id)
   if held_until and tonumber(held_until) > now then
-    return 'granted'
+    return answered('granted', '1', '')
   end
   local limits = {
-    { 'pool', pool, ARGV[args_at + 3], KEYS[keys_at + 4] },
-    { 'ceiling', KEYS[2], ARGV[args_at + 4], KEYS[4] },
-    { 'tenant', tenant, ARGV[args_at + 5], KEYS[keys_at + 5] },
-    { 'key', key, ARGV[args_at + 6], KEYS[keys_at + 6] },
+    { 'pool', pool, size, pool_line },
+    { 'ceiling', KEYS[2], ceiling, KEYS[4] },
+    { 'tenant', tenant, tenant_cap, tenant_line },
+    { 'key', key, key_cap, key_line },
   }
+  local rank = standing ~= '' and ranked(served, cjson.decode(standing)[1], now)
+  local mine = others ~= '' and best_of(served, name, others, now, {})
   for _, limit in ipairs(limits) do
-    local name, set, most, mark = unpack(limit)
+    local by, set, most, line = unpack(limit)
     if most ~= '' and is_full(set, tonumber(most)) then
-      redis.call('SET', mark, '1', 'PX', mark_life)
-      return name
+      if rank and by ~= 'ceiling' then
+        line = pool_line
+      elseif rank then
+        step_out(pool_line, replica)
+      end
+      stand(line, replica, both(standing, others))
+      local best = rank and line == pool_line and by ~= 'pool' and ahead(line, served, name, mine)
+      if best then
+        call(line, channel, best)
+      end
+      return answered(by, '0', '', rank)
     end
+  end
+  for at = 1, rank and 2 or 0 do
+    local by, _, _, line = unpack(limits[at])
+    local best = ahead(line, served, name, rank)
+    if mine then
+      mine.turn = rank.turn
+    end
+    if best and (not mine or comes_before(best.rank, mine, SAME)) then
+      call(line, channel, best)
+      stand(line, replica, both(standing, others))
+      local left = math.max(1, CALLED - (now - best.place.called))
+      return answered('not_your_turn', whole(left), by, rank)
+    end
+  end
+  if rank and mine and comes_before(mine, rank, SAME) then
+    stand(pool_line, replica, both(standing, others))
+    return answered('not_your_turn', '0', 'pool', rank, mine)
   end
   -- First the index: should one of the sets turn out to be something else, a heartbeat finds there
   -- what was begun.
   redis.call('HSET', KEYS[3], id, note)
   keep(KEYS[3], lease)
-  for _, limit in ipairs(limits) do
-    redis.call('ZADD', limit[2], whole(now + lease), id)
-    keep(limit[2], lease)
+  for _, set in ipairs({ pool, KEYS[2], group, tenant, key }) do
+    redis.call('ZADD', set, whole(now + lease), id)
+    keep(set, lease)
   end
-  return 'granted'
+  if not rank then
+    return answered('granted', '1', '')
+  end
+
+  local charged = cjson.decode(charges)
+  for at = 1, 3 do
+    rank[at + 1] = rank[at + 1] + charged[at]
+  end
+  if rank.of[5] < 0 then
+    rank[2] = 0
+  end
+  rank.taken = { redis.call('ZCARD', group), redis.call('ZCARD', tenant) }
+  redis.call(
+    'HSET', served,
+    'g:' .. rank.of[3], string.format('%.17g %d', rank[2], rank.taken[1]),
+    't:' .. rank.of[6], string.format('%.17g %d', rank[3], rank.taken[2]),
+    'k:' .. rank.of[10], string.format('%.17g %d', rank[4], redis.call('ZCARD', key))
+  )
+  keep(served, lease)
+  if redis.call('EXISTS', KEYS[4]) == 1 then
+    redis.call('HSET', KEYS[4], 'p:' .. name, redis.call('HINCRBY', KEYS[4], 'n', 1))
+  end
+  step_out(pool_line, replica)
+  step_out(KEYS[4], replica)
+
+  local is_room = true
+  for at = 1, 2 do
+    if is_room and is_full(limits[at][2], tonumber(limits[at][3])) then
+      is_room = false
+      stand_for(limits[at][4], others)
+    end
+  end
+  -- The next slot may be somebody else's, who need not have been called for it.
+  mine = others ~= '' and best_of(served, name, others, now, {})
+  local best = is_room and ahead(pool_line, served, name, mine)
+  if best then
+    call(pool_line, channel, best)
+    stand_for(pool_line, others)
+    is_room = false
+  end
+  return answered('granted', is_room and '1' or '0', '', rank)
 end
 
 local answers = {}
-for number = 0, (#ARGV - 2) / PER_CLAIM - 1 do
-  answers[number + 1] = { claim(4 + number * PER_CLAIM, 2 + number * PER_CLAIM) }
+for number = 0, (#ARGV - 2) / ARGS_EACH - 1 do
+  answers[number + 1] = claim(4 + number * KEYS_EACH, 2 + number * ARGS_EACH)
 end
 return answers

@@ -9,12 +9,7 @@
 -- A clock set back must not make anyone immortal: nobody was heard of later than now. A clock set
 -- forward makes everyone lapse, and everyone comes back with its next heartbeat.
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local function whole(number)
-  return string.format('%.0f', number)
-end
+-- #include clock
 
 -- Something else under one of our names can only be an accident; it is put right by starting anew.
 for _, key in ipairs(KEYS) do

@@ -9,12 +9,7 @@
 -- asserted until it has asserted again.
 
 local MOST = 1000
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local function whole(number)
-  return string.format('%.0f', number)
-end
+-- #include clock
 
 local function unassert_all()
   local roster = redis.call('HGETALL', KEYS[1])

@@ -8,8 +8,7 @@
 -- One that is alone makes no claims, so what it takes next will be missing from the books; it is
 -- told that it is alone in the same step in which it stops counting as asserted.
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- #include clock
 
 local replica, layout, complete, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local live, records = {}, {}

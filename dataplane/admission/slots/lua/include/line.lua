@@ -1,0 +1,199 @@
+-- The line at a limit: one place for each replica that was refused by it, under the replica's name:
+-- since when it stands there, when it was called, when it last did not come, and how those of its
+-- waiters stand that may come first, as the replica wrote it, each: pool, ms waited; group, its
+-- floor, its share; tenant, its floor, its share, its cap; key, its floor, its cap. A share of -1:
+-- shares do not count; a cap of -1: none. Nothing: it goes by no order, and is told of whatever is
+-- freed. Those that go by the order stand at the pool or at the ceiling alone: one whose tenant or
+-- key is at its cap is left out until it is not.
+
+-- A place is good for this long; whoever stands in line claims again before it is over.
+local FRESH = 5000
+-- Whoever is called is waited for this long. If it does not come it is passed over until it has
+-- claimed again, and for this long at least.
+local CALLED, PASSED = 100, 1000
+-- Of requests that stand alike in all else one must have waited this much longer to go before
+-- another that could take the slot at once.
+local SAME = 100
+
+-- Something else under one of our names can only be an accident; it is put right by starting anew.
+local function hash(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) == 'table' and reply.err then
+    redis.call('DEL', key)
+    reply = redis.call(command, key, ...)
+  end
+  return reply
+end
+
+local function decoded(name, record)
+  local at, called, passed, text = string.match(record, '^(%d+) (%d+) (%d+) (.*)$')
+  at, called, passed = tonumber(at), tonumber(called), tonumber(passed)
+  if not at or at > now or now - at >= FRESH then
+    return nil
+  end
+  return { name = name, at = at, called = called, passed = passed, text = text }
+end
+
+local function write(line, place)
+  local record = { whole(place.at), whole(place.called), whole(place.passed), place.text }
+  redis.call('HSET', line, 'r:' .. place.name, table.concat(record, ' '))
+  redis.call('PEXPIRE', line, whole(FRESH))
+end
+
+local function place_of(line, replica)
+  local record = hash('HGET', line, 'r:' .. replica)
+  return record and decoded(replica, record)
+end
+
+local function is_passed(place)
+  return place.passed > 0 and (now - place.passed < PASSED or place.at <= place.passed)
+end
+
+-- A replica takes a place, or has a new best waiter there.
+local function stand(line, replica, text)
+  local before = place_of(line, replica)
+  local passed = before and before.passed or 0
+  write(line, { name = replica, at = now, called = 0, passed = passed, text = text })
+end
+
+-- It goes; that it did not come when called is remembered.
+local function step_out(line, replica)
+  local before = place_of(line, replica)
+  if before and is_passed(before) then
+    write(line, { name = replica, at = now, called = 0, passed = before.passed, text = '-' })
+  elseif before then
+    redis.call('HDEL', line, 'r:' .. replica)
+  end
+end
+
+-- Score and slots taken of a group or tenant as written in `served`; a score is never below the
+-- level at which its node last came back.
+local function served_of(value, floor)
+  local score, taken = string.match(value or '', '^(%S+) (%d+)$')
+  return math.max(tonumber(score) or 0, floor), tonumber(taken) or 0
+end
+
+-- Where a waiter stands among all that want a slot of its pool: first whether it is under its share,
+-- then by scores, then by age. Worked out anew each time, so that only who waits may be out of date.
+local function ranked(served, of, at)
+  local group, tenant, key = of[3], of[6], of[10]
+  local values = hash('HMGET', served, 'g:' .. group, 't:' .. tenant, 'k:' .. key)
+  local group_score, group_taken = served_of(values[1], of[4])
+  local tenant_score, tenant_taken = served_of(values[2], of[7])
+  local key_score, key_taken = served_of(values[3], of[11])
+  local over = 1
+  if of[5] < 0 then
+    group_score = 0
+  elseif
+    (group_taken == 0 or group_taken < of[5]) and (tenant_taken == 0 or tenant_taken < of[8])
+  then
+    over = 0
+  end
+  return {
+    pool = of[1],
+    turn = 0,
+    since = at - of[2],
+    tenant = tenant,
+    key = key,
+    of = of,
+    is_capped = of[9] >= 0 and tenant_taken >= of[9] or of[12] >= 0 and key_taken >= of[12],
+    over,
+    group_score,
+    tenant_score,
+    key_score,
+    taken = { group_taken, tenant_taken },
+  }
+end
+
+-- Pools take turns at the ceiling: the one that was granted a slot longest ago comes first.
+local function comes_before(one, other, slack)
+  if one.turn ~= other.turn then
+    return one.turn < other.turn
+  end
+  if one.pool == other.pool then
+    for at = 1, #one do
+      if one[at] ~= other[at] then
+        return one[at] < other[at]
+      end
+    end
+  end
+  return one.since + slack < other.since
+end
+
+-- The one of a replica's waiters that comes first, if any of them could go. Only of this pool it can
+-- be told.
+local function best_of(served, pool, text, at, turns)
+  local best
+  for _, of in ipairs(cjson.decode(text)) do
+    local rank = { pool = of[1], since = at - of[2], tenant = of[6], key = of[10] }
+    if rank.pool == pool then
+      rank = ranked(served, of, at)
+    end
+    rank.turn = turns[rank.pool] or 0
+    if not rank.is_capped and (not best or comes_before(rank, best, 0)) then
+      best = rank
+    end
+  end
+  return best
+end
+
+-- Everyone in a line who goes by the order and may be waited for, and whether somebody goes by none.
+-- Whoever was called and has not come is passed over from here on.
+local function waiting(line, served, pool)
+  local places, is_unordered = {}, false
+  local all = hash('HGETALL', line)
+  local turns = {}
+  for at = 1, #all, 2 do
+    if string.sub(all[at], 1, 2) == 'p:' then
+      turns[string.sub(all[at], 3)] = tonumber(all[at + 1])
+    end
+  end
+  for at = 1, #all, 2 do
+    local name = string.match(all[at], '^r:(.*)$')
+    local place = name and decoded(name, all[at + 1])
+    if place and place.called > 0 and now - place.called >= CALLED then
+      place.called, place.passed = 0, now
+      write(line, place)
+    end
+    if name and not place then
+      redis.call('HDEL', line, all[at])
+    elseif place then
+      if place.text == '' then
+        is_unordered = true
+        redis.call('HDEL', line, all[at])
+      elseif place.text ~= '-' and not is_passed(place) then
+        local rank = best_of(served, pool, place.text, place.at, turns)
+        if rank then
+          table.insert(places, { place = place, rank = rank })
+        end
+      end
+    end
+  end
+  return places, is_unordered, turns
+end
+
+-- Whoever comes first of all but one.
+local function first(places, but)
+  local best
+  for _, each in ipairs(places) do
+    if each.place.name ~= but then
+      local is_first = not best or comes_before(each.rank, best.rank, 0)
+      if is_first or each.place.name < best.place.name and not comes_before(best.rank, each.rank, 0) then
+        best = each
+      end
+    end
+  end
+  return best
+end
+
+-- It is the turn of somebody's waiter: tell it, once.
+local function call(line, channel, best)
+  if best.place.called > 0 then
+    return
+  end
+  best.place.called = now
+  write(line, best.place)
+  local rank, name = best.rank, best.place.name
+  local message = { pool = rank.pool, turn = name, tenant = rank.tenant, key = rank.key }
+  redis.call('PUBLISH', channel, cjson.encode(message))
+end

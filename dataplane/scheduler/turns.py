@@ -1,0 +1,78 @@
+"""Who goes next in a pool, and what the fleet is told so that it can say whose turn it is."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from dataplane.scheduler.books import Books
+from dataplane.scheduler.fairness import SCORE_UNIT
+from dataplane.scheduler.order import Order
+from dataplane.scheduler.standing import Rank, Standing, Told, Turn
+from dataplane.scheduler.state import Pool, Slot, Tenant, Waiter
+
+BLOCKED_MAX: Final = 4
+"""Tenants and keys at their caps that a replica tells of."""
+
+
+class Turns:
+    """The choice in a pool, by the order or by what the fleet has said."""
+
+    def __init__(self, order: Order, books: Books) -> None:
+        self._order: Final = order
+        self._books: Final = books
+
+    def next(self, pool: Pool, slots: int) -> Waiter | None:
+        """Who goes next in a pool with `slots` to share, if anybody can."""
+        called = None if pool.turn_of is None else _called(pool, *pool.turn_of)
+        if called is not None:
+            return called
+        tenant = self._order.next(pool.groups, slots)
+        return None if tenant is None else _first_of(pool, tenant)
+
+    def standing(self, waiter: Waiter, slots: int, now: float) -> Standing:
+        """Where a waiter stands in a pool with `slots` to share."""
+        key, tenant, group = waiter.key, waiter.key.tenant, waiter.key.tenant.group
+        group_share, tenant_share = self._order.shares(tenant, slots) or (None, None)
+        return Standing(
+            Rank(group.id, group.floor / SCORE_UNIT, group_share),
+            Rank(tenant.id, tenant.floor / SCORE_UNIT, tenant_share, tenant.configured_cap),
+            Rank(key.id, key.floor / SCORE_UNIT, None, key.configured_cap),
+            now - waiter.arrived_at,
+        )
+
+    def turn(self, slot: Slot, standing: Standing, slots: int, now: float) -> Turn:
+        """What goes with the claim for a slot. Those who may come first after it stand in the same
+        measure, cut from the same `slots`; they include those at their caps, since for how long
+        they are is for the fleet to say."""
+        pool = slot.pool
+        waiters = [_first_of(pool, each) for each in self._order.candidates(pool.groups, slots)]
+        for key in islice(pool.blocked_nodes.values(), BLOCKED_MAX):
+            waiter = pool.head(key)
+            if waiter is not None and waiter not in waiters:
+                waiters.append(waiter)
+        others = tuple(self.standing(waiter, slots, now) for waiter in waiters)
+        return Turn(standing, slot.charges, others)
+
+    def learn(self, slot: Slot, told: Told) -> None:
+        """The books have said what they know of a slot's nodes."""
+        for (node, _), score in zip(slot.charged, told.scores, strict=True):
+            node.level.learn(node, score)
+        for (node, _), taken in zip(slot.charged, told.taken, strict=False):
+            node.level.count_elsewhere(node, taken)
+        self._books.place(slot.pool, slot.key)
+
+
+def _called(pool: Pool, tenant_id: str, key_id: str) -> Waiter | None:
+    """The next of a key, if it and its tenant can go."""
+    tenant = pool.tenants.get(tenant_id)
+    key = None if tenant is None or tenant.entry is None else tenant.keys.nodes.get(key_id)
+    return None if key is None or key.entry is None else pool.head(key)
+
+
+def _first_of(pool: Pool, tenant: Tenant) -> Waiter:
+    key = tenant.keys.first()
+    assert key is not None, "a tenant that contends has a key that does"
+    waiter = pool.head(key)
+    assert waiter is not None, "a key that contends has a request"
+    return waiter

@@ -1,0 +1,411 @@
+"""One order over a fleet, held to what one scheduler that sees every request would have done.
+
+A *course* is a list of requests: when, of which key, at which replica, how long. It is lived twice:
+by a fleet at whose replicas the requests come in as the course says, and by one replica that gets
+them all, whose scheduler the property tests hold to the naive oracle. Everybody is backlogged, so
+that who is served is the scheduler's choice alone; then the two are compared, grant by grant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dataplane.admission.fleet import REFRESH_SECS
+from dataplane.scripts import ScriptCall
+from shared.policy import GroupPolicy, KeyPolicy, ModelPolicy, TenantPolicy
+from tests.simulation.fleet_member import FleetSettings, Member, Request
+from tests.simulation.fleet_network import Weather
+from tests.simulation.fleet_world import Load, World
+
+WINDOW: Final = 200
+LAN: Final = Weather(latency=(0.0001, 0.0006))
+WARM_UP: Final = 100
+"""Grants before the first window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Come:
+    """One request of a course."""
+
+    at: float
+    key: KeyPolicy
+    replica: int
+    secs: float
+    leaves_after: float | None = None
+
+
+@dataclass(slots=True)
+class Course:
+    """What happens. `killed_at` is when the last replica dies; `blocked` of every second its loop
+    stands still."""
+
+    name: str
+    replicas: int
+    size: int
+    comes: list[Come]
+    algorithm: str = "hierarchical"
+    ceiling: int = 4096
+    killed_at: float | None = None
+    blocked: float = 0.0
+    reply_lost: float = 0.0
+
+    @property
+    def service_secs(self) -> float:
+        return max(come.secs for come in self.comes)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How it went."""
+
+    grants: list[tuple[float, str, float, bool]] = field(default_factory=list)
+    """When, which tenant, how long it had waited, and whether everybody was backlogged."""
+    claims: int = 0
+    calls: int = 0
+    idle: float = 0.0
+    """Slot-seconds in which a slot was free and somebody could have had it."""
+    busy: float = 0.0
+    """Slot-seconds there were while anybody waited."""
+    killed_at: float = 0.0
+    secs: float = 0.0
+    """How long all of it took."""
+
+    def shares(self, start: int) -> Counter[str]:
+        return Counter(tenant for _, tenant, _, _ in self.grants[start : start + WINDOW])
+
+    @property
+    def steady(self) -> int:
+        """How many grants there were before somebody ran out of waiters."""
+        grants = enumerate(self.grants)
+        return next((n for n, each in grants if n >= WARM_UP and not each[3]), len(self.grants))
+
+    def longest_turns(self, grants: int) -> dict[str, float]:
+        """The longest time between two grants of each tenant among the first grants."""
+        last: dict[str, float] = {}
+        turns: defaultdict[str, float] = defaultdict(float)
+        for at, tenant, _, _ in self.grants[:grants]:
+            turns[tenant] = max(turns[tenant], at - last.get(tenant, at))
+            last[tenant] = at
+        return dict(turns)
+
+    def longest_waits(self, grants: int) -> dict[str, float]:
+        """Of each tenant among the first grants."""
+        waits: defaultdict[str, float] = defaultdict(float)
+        for _, tenant, waited, _ in self.grants[:grants]:
+            waits[tenant] = max(waits[tenant], waited)
+        return dict(waits)
+
+
+class OrderWorld(World):
+    """A world in which a course is lived, and watched."""
+
+    def __init__(self, seed: int, course: Course, settings: FleetSettings) -> None:
+        super().__init__(seed, settings, Load(1.0, 1.0, 0.0), trace=False)
+        self.course: Final = course
+        self.outcome: Final = Outcome()
+        self.waiting: Counter[str] = Counter()
+        self.running: Counter[str] = Counter()
+        self._since = 0.0
+        self._watching = False
+        self.varied = False
+        self.models["m"] = ModelPolicy("m", "m", max_in_flight=course.size)
+        for come in course.comes:
+            self.keys[come.key.id] = come.key
+        ledger_after = self.server.after
+
+        def after(call: ScriptCall, seen: object, reply: object, fresh: bool) -> None:
+            ledger_after(call, seen, reply, fresh)
+            if self._watching and call.script == "claim":
+                self.outcome.calls += 1
+                self.outcome.claims += (len(call.args) - 2) // 10
+
+        self.server.after = after
+
+    def live_through(self) -> Outcome:
+        course = self.course
+        for _ in range(course.replicas):
+            self.start()
+        self._until_in_step()
+        begin = self.time.now
+        self._watching = True
+        for come in course.comes:
+            self.time.at(begin + come.at, lambda come=come: self._come(come))
+        if course.killed_at is not None and course.replicas > 1:
+            self.outcome.killed_at = begin + course.killed_at
+            self.time.at(begin + course.killed_at, lambda: self.kill(self.live[-1]))
+        if course.blocked and course.replicas > 1:
+            self._block(self.live[-1])
+        last = begin + max(come.at for come in course.comes)
+        while self.time.now < last or any(member.unfinished for member in self.members.values()):
+            self.run(1.0)
+            if self.outcome.grants and not self._all_backlogged and self.time.now > last:
+                break
+        self.outcome.secs = self.time.now - begin
+        return self.outcome
+
+    def _until_in_step(self) -> None:
+        self.run_until(lambda: self.is_in_step, 60.0, "all share")
+        self.run(1.0)
+        for member in self.live:
+            member.requests_link.weather = replace(LAN, reply_lost=self.course.reply_lost)
+
+    def _come(self, come: Come) -> None:
+        members = self.live
+        member = members[come.replica % len(members)]
+        self._account()
+        self.waiting[come.key.tenant.id] += 1
+        request = self.ask(member, come.key, self.models["m"], come.secs)
+        if come.leaves_after is not None:
+            self.time.after(come.leaves_after, lambda: self._leaves(request))
+
+    def _leaves(self, request: Request) -> None:
+        if request.end is None and request.entered_at is None and not request.member.loop.is_dead:
+            request.member.loop.call_soon(request.member.leave, request)
+
+    def _block(self, member: Member) -> None:
+        if member.name in self.members:
+            self.freeze(member, self.course.blocked)
+            self.time.after(1.0, lambda: self._block(member))
+
+    @property
+    def _all_backlogged(self) -> bool:
+        return all(self.waiting[key.tenant.id] > 0 for key in self.keys.values())
+
+    def _entered(self, request: Request) -> None:
+        self._account()
+        tenant = request.key.tenant.id
+        grant = (self.time.now, tenant, request.queue_secs, self._all_backlogged)
+        self.outcome.grants.append(grant)
+        self.waiting[tenant] -= 1
+        self.running[tenant] += 1
+        super()._entered(request)
+
+    def _left(self, request: Request) -> None:
+        self._account()
+        self.running[request.key.tenant.id] -= 1
+        super()._left(request)
+
+    def _ended(self, request: Request) -> None:
+        if request.entered_at is None:
+            self._account()
+            self.waiting[request.key.tenant.id] -= 1
+        super()._ended(request)
+
+    def _account(self) -> None:
+        """What went by unused since the last look."""
+        now, since = self.time.now, self._since
+        self._since = now
+        caps = {key.tenant.id: key.tenant.max_in_flight for key in self.keys.values()}
+        could = sum(
+            min(n, n if (cap := caps[tenant]) is None else max(0, cap - self.running[tenant]))
+            for tenant, n in self.waiting.items()
+        )
+        if not self._watching or not could:
+            return
+        size = min(self.course.size, self.course.ceiling)
+        free = size - sum(self.running.values())
+        self.outcome.busy += (now - since) * size
+        self.outcome.idle += (now - since) * max(0, min(free, could))
+
+
+def live(course: Course, *, fleet: bool, order: bool = True, seed: int = 0) -> Outcome:
+    """Live a course, with its replicas or with one that gets everything."""
+    if not fleet:
+        course = replace(course, replicas=1, killed_at=None, blocked=0.0)
+    settings = FleetSettings(
+        ceiling=course.ceiling, timeout=1e6, algorithm=course.algorithm, fleet_order=order
+    )
+    world = OrderWorld(seed, course, settings)
+    try:
+        return world.live_through()
+    finally:
+        world.end()
+
+
+def worst_share(one: Outcome, fleet: Outcome) -> float:
+    """By how much a tenant's share of a window differs at most, as a part of the window."""
+    steady = min(one.steady, fleet.steady)
+    worst = 0.0
+    for start in range(WARM_UP, steady - WINDOW + 1, WINDOW // 4):
+        mine, theirs = fleet.shares(start), one.shares(start)
+        for tenant in mine.keys() | theirs.keys():
+            worst = max(worst, abs(mine[tenant] - theirs[tenant]) / WINDOW)
+    return worst
+
+
+def worst_wait(one: Outcome, fleet: Outcome, allowed: float = 0.0) -> float:
+    """By how much a tenant waited longer at most than it would have with one scheduler, one of its
+    own turns there and what is `allowed`; in seconds."""
+    steady = min(one.steady, fleet.steady)
+    waits, turns = one.longest_waits(steady), one.longest_turns(steady)
+    return max(
+        wait - waits.get(tenant, 0.0) - turns.get(tenant, 0.0) - allowed
+        for tenant, wait in fleet.longest_waits(steady).items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a fleet did, against one replica that gets everything."""
+
+    worst_share: float
+    """By how much a tenant's share of `WINDOW` grants differed at most, of all grants in it."""
+    late_secs: float
+    """By how much a tenant waited longer than that, one of its own turns, 250 ms and a service
+    time; below zero: by none."""
+    calls: float
+    """Claims a grant."""
+    refreshes: float
+    """Of these at most so many only keep a place in line."""
+    idle: float
+
+
+def judge(course: Course, *, order: bool = True) -> Verdict:
+    """Live a course both ways and compare."""
+    one, fleet = live(course, fleet=False), live(course, fleet=True, order=order)
+    grants = len(fleet.grants)
+    return Verdict(
+        worst_share(one, fleet),
+        worst_wait(one, fleet, 0.25 + course.service_secs),
+        fleet.claims / grants,
+        course.replicas * fleet.secs / REFRESH_SECS[0] / grants,
+        fleet.idle / fleet.busy,
+    )
+
+
+# Courses
+
+
+def key_of(
+    name: str, group: str, weight: int, cap: int | None = None, group_weight: int = 100
+) -> KeyPolicy:
+    tenant = TenantPolicy(name, name, GroupPolicy(group, group_weight), weight, max_in_flight=cap)
+    return KeyPolicy(f"{name}/k", "k", tenant)
+
+
+def backlogged(
+    name: str,
+    keys: Sequence[tuple[KeyPolicy, Sequence[int]]],
+    *,
+    replicas: int,
+    size: int,
+    secs: float,
+    grants: int,
+    choose: random.Random,
+    leaving: float = 0.0,
+    **more: object,
+) -> Course:
+    """Everybody has a backlog from the start; each key's requests come in at the replicas named."""
+    comes = []
+    for key, replicas_of in keys:
+        for number in range(grants):
+            leaves = choose.uniform(0, grants * secs / size) if choose.random() < leaving else None
+            at = number * 0.002 + choose.random() * 0.01
+            comes.append(
+                Come(at, key, choose.choice(replicas_of), choose.uniform(0.5, 1.5) * secs, leaves)
+            )
+    comes.sort(key=lambda come: come.at)
+    return Course(name, replicas, size, comes, **more)  # type: ignore[arg-type]
+
+
+def skewed(algorithm: str, replicas: int = 3, secs: float = 0.25, grants: int = 600) -> Course:
+    """Weights 4 to 1, all of A's requests at one replica, B's at the others."""
+    choose = random.Random(1)
+    a, b = key_of("a", "a", 400, group_weight=400), key_of("b", "b", 100, group_weight=100)
+    others = range(1, replicas)
+    return backlogged(
+        f"skewed {algorithm}",
+        [(a, [0]), (b, list(others))],
+        replicas=replicas,
+        size=8,
+        secs=secs,
+        grants=grants,
+        choose=choose,
+        algorithm=algorithm,
+    )
+
+
+def with_newcomer(course: Course, *, at: float) -> Course:
+    """The same, and one more tenant that comes to the last replica only then."""
+    key = key_of("new", "a", 100)
+    comes = [Come(at, key, course.replicas - 1, 1.0) for _ in range(300)]
+    return replace(course, comes=[*course.comes, *comes])
+
+
+def any_course(seed: int) -> Course:
+    """A course drawn at random."""
+    choose = random.Random(f"{seed} course")
+    replicas = choose.choice((2, 2, 3, 3, 4))
+    size = choose.choice((4, 8, 16))
+    groups = choose.sample(["x", "y", "z"], choose.choice((1, 2, 3)))
+    weights = {group: choose.choice((100, 100, 300)) for group in groups}
+    keys = []
+    for name in "abcde"[: choose.choice((2, 3, 4, 5))]:
+        group = choose.choice(groups)
+        cap = choose.choice((None, None, None, max(1, size // 4)))
+        key = key_of(name, group, choose.choice((50, 100, 200)), cap, weights[group])
+        keys.append((key, choose.sample(range(replicas), choose.randint(1, replicas))))
+    secs = choose.choice((0.5, 1.0, 2.0))
+    return backlogged(
+        f"seed {seed}",
+        keys,
+        replicas=replicas,
+        size=size,
+        secs=secs,
+        grants=450,
+        choose=choose,
+        leaving=choose.choice((0.0, 0.0, 0.1)),
+        algorithm=choose.choice(("hierarchical", "hierarchical", "weighted")),
+        ceiling=choose.choice((4096, 4096, size - 1)),
+    )
+
+
+def told(name: str, one: Outcome, fleet: Outcome) -> str:
+    steady = fleet.steady
+    shares = Counter(tenant for _, tenant, _, _ in fleet.grants[WARM_UP:steady])
+    total = sum(shares.values()) or 1
+    split = " : ".join(f"{t} {n / total:.1%}" for t, n in sorted(shares.items()))
+    grants = len(fleet.grants) or 1
+    return (
+        f"{name}: {split}; worst window {worst_share(one, fleet):.1%},"
+        f" late {worst_wait(one, fleet, 0.25):+.2f} s, {fleet.claims / grants:.2f} claims and"
+        f" {fleet.calls / grants:.2f} calls a grant, idle {fleet.idle / (fleet.busy or 1):.2%}"
+        f" (one: {one.idle / (one.busy or 1):.2%}), {steady} steady of {grants}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--secs", type=float, default=1.0)
+    parser.add_argument("--grants", type=int, default=600)
+    parser.add_argument("--seeds", type=int, default=0, help="random courses instead")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    for seed in range(options.seed, options.seed + options.seeds):
+        course = any_course(seed)
+        one, fleet = live(course, fleet=False), live(course, fleet=True)
+        what = f"{course.name} {course.algorithm} x{course.replicas} size {course.size}"
+        sys.stdout.write(told(f"{what} secs {course.service_secs / 1.5:.1f}", one, fleet) + "\n")
+        sys.stdout.flush()
+    if options.seeds:
+        return 0
+    for algorithm in ("hierarchical", "weighted"):
+        for replicas in (2, 3):
+            course = skewed(algorithm, replicas, options.secs, options.grants)
+            one = live(course, fleet=False)
+            for order in (False, True):
+                fleet = live(course, fleet=True, order=order)
+                what = f"{course.name} x{replicas} {'order' if order else 'first come'}"
+                sys.stdout.write(told(what, one, fleet) + "\n")
+                sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

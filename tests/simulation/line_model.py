@@ -1,0 +1,197 @@
+"""A model of the line at a limit: what `include/line.lua` does, in plain Python.
+
+`tests/contract/test_slot_model.py` holds it, through `RedisModel`, to the real scripts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+FRESH: Final = 5000
+CALLED: Final = 100
+PASSED: Final = 1000
+SAME: Final = 100
+LIFE: Final = FRESH
+
+
+class Hashes(Protocol):
+    """What the line needs of the model of Redis."""
+
+    now: int
+
+    def hash_of(self, key: str) -> dict[str, str]:
+        """The hash, empty if there is none; one of the wrong type is deleted."""
+
+    def write(self, key: str, field: str, value: str) -> None: ...
+
+    def remove(self, key: str, field: str) -> None: ...
+
+    def live(self, key: str, ms: int) -> None: ...
+
+    def publish(self, message: dict[str, object]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    name: str
+    at: int
+    called: int
+    passed: int
+    text: str
+
+    @property
+    def record(self) -> str:
+        return f"{self.at} {self.called} {self.passed} {self.text}"
+
+
+@dataclass(slots=True)
+class Rank:
+    pool: str
+    since: float
+    who: tuple[str, str]
+    turn: int = 0
+    of: tuple[Any, ...] = ()
+    order: tuple[float, ...] = ()
+    taken: tuple[int, int] = (0, 0)
+    is_capped: bool = False
+
+    def comes_before(self, other: Rank, slack: int) -> bool:
+        if self.turn != other.turn:
+            return self.turn < other.turn
+        if self.pool == other.pool and self.order != other.order:
+            return self.order < other.order
+        return self.since + slack < other.since
+
+
+@dataclass(slots=True)
+class Waiting:
+    place: Place
+    rank: Rank
+
+
+class Lines:
+    """All lines of one server."""
+
+    def __init__(self, hashes: Hashes) -> None:
+        self._hashes: Final = hashes
+
+    def stand(self, line: str, replica: str, text: str) -> None:
+        before = self._place_of(line, replica)
+        passed = 0 if before is None else before.passed
+        self._write(line, Place(replica, self._hashes.now, 0, passed, text))
+
+    def step_out(self, line: str, replica: str) -> None:
+        before = self._place_of(line, replica)
+        if before is None:
+            return
+        now = self._hashes.now
+        if self._is_passed(before):
+            self._write(line, Place(replica, now, 0, before.passed, "-"))
+        else:
+            self._hashes.remove(line, f"r:{replica}")
+
+    def best_of(
+        self, served: str, pool: str, text: str, at: int, turns: dict[str, int]
+    ) -> Rank | None:
+        best: Rank | None = None
+        for of in json.loads(text):
+            rank = Rank(of[0], at - of[1], (of[5], of[9]))
+            if of[0] == pool:
+                rank = self.ranked(served, of, at)
+            rank.turn = turns.get(of[0], 0)
+            if not rank.is_capped and (best is None or rank.comes_before(best, 0)):
+                best = rank
+        return best
+
+    def ranked(self, served: str, of: list[Any], at: int) -> Rank:
+        pool, waited, group, group_floor, group_share, tenant, tenant_floor, share, cap, *rest = of
+        key, floor, key_cap = rest
+        values = self._hashes.hash_of(served)
+        group_score, group_taken = served_of(values.get(f"g:{group}"), group_floor)
+        tenant_score, taken = served_of(values.get(f"t:{tenant}"), tenant_floor)
+        key_score, key_taken = served_of(values.get(f"k:{key}"), floor)
+        over = 1.0
+        if group_share < 0:
+            group_score = 0.0
+        elif (not group_taken or group_taken < group_share) and (not taken or taken < share):
+            over = 0.0
+        order = (over, group_score, tenant_score, key_score)
+        is_capped = 0 <= cap <= taken or 0 <= key_cap <= key_taken
+        taken_both = (group_taken, taken)
+        return Rank(pool, at - waited, (tenant, key), 0, tuple(of), order, taken_both, is_capped)
+
+    def waiting(
+        self, line: str, served: str, pool: str
+    ) -> tuple[list[Waiting], bool, dict[str, int]]:
+        now = self._hashes.now
+        records = dict(self._hashes.hash_of(line))
+        turns = {name[2:]: int(of) for name, of in records.items() if name.startswith("p:")}
+        found, is_unordered = [], False
+        for name, record in records.items():
+            if not name.startswith("r:"):
+                continue
+            place = self._decoded(name[2:], record)
+            if place is None:
+                self._hashes.remove(line, name)
+                continue
+            if place.called > 0 and now - place.called >= CALLED:
+                place = replace(place, called=0, passed=now)
+                self._write(line, place)
+            if place.text == "":
+                is_unordered = True
+                self._hashes.remove(line, name)
+            elif place.text != "-" and not self._is_passed(place):
+                rank = self.best_of(served, pool, place.text, place.at, turns)
+                if rank is not None:
+                    found.append(Waiting(place, rank))
+        return found, is_unordered, turns
+
+    def call(self, line: str, who: Waiting) -> None:
+        if who.place.called:
+            return
+        who.place = replace(who.place, called=self._hashes.now)
+        self._write(line, who.place)
+        rank, name = who.rank, who.place.name
+        tenant, key = rank.who
+        self._hashes.publish({"pool": rank.pool, "turn": name, "tenant": tenant, "key": key})
+
+    def _is_passed(self, place: Place) -> bool:
+        return place.passed > 0 and (
+            self._hashes.now - place.passed < PASSED or place.at <= place.passed
+        )
+
+    def _place_of(self, line: str, replica: str) -> Place | None:
+        record = self._hashes.hash_of(line).get(f"r:{replica}")
+        return None if record is None else self._decoded(replica, record)
+
+    def _decoded(self, name: str, record: str) -> Place | None:
+        at, called, passed, text = record.split(" ", 3)
+        if int(at) > self._hashes.now or self._hashes.now - int(at) >= FRESH:
+            return None
+        return Place(name, int(at), int(called), int(passed), text)
+
+    def _write(self, line: str, place: Place) -> None:
+        self._hashes.write(line, f"r:{place.name}", place.record)
+        self._hashes.live(line, LIFE)
+
+
+def first(places: list[Waiting], but: str | None = None) -> Waiting | None:
+    best: Waiting | None = None
+    for each in places:
+        if each.place.name == but:
+            continue
+        is_first = best is None or each.rank.comes_before(best.rank, 0)
+        if is_first or (
+            best is not None
+            and each.place.name < best.place.name
+            and not best.rank.comes_before(each.rank, 0)
+        ):
+            best = each
+    return best
+
+
+def served_of(value: str | None, floor: float) -> tuple[float, int]:
+    score, taken = (value or "0 0").split()
+    return max(float(score), floor), int(taken)

@@ -1,0 +1,71 @@
+"""One order over a fleet: shares, waits, calls and idle slots, against one scheduler for all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.simulation.fleet_order import any_course, judge, live, skewed, with_newcomer
+
+MOST_CALLS = 2.0
+MOST_IDLE = 0.01
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("algorithm", ["hierarchical", "weighted"])
+def test_who_is_served_does_not_depend_on_where_requests_land(
+    algorithm: str, replicas: int
+) -> None:
+    verdict = judge(skewed(algorithm, replicas, grants=450))
+    assert verdict.worst_share <= 0.05, verdict
+    assert verdict.late_secs <= 0, verdict
+    assert verdict.calls <= MOST_CALLS, verdict
+    assert verdict.idle <= MOST_IDLE, verdict
+
+
+def test_where_whoever_claims_first_goes_a_replica_keeps_the_slots_it_frees() -> None:
+    course = skewed("weighted", 3, grants=450)
+    assert judge(course, order=False).worst_share > 0.2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_fleet_serves_as_one_replica_would(seed: int) -> None:
+    verdict = judge(any_course(seed))
+    assert verdict.worst_share <= 0.05, verdict
+    assert verdict.late_secs <= 0, verdict
+    assert verdict.calls <= MOST_CALLS + verdict.refreshes, verdict
+    assert verdict.idle <= MOST_IDLE, verdict
+
+
+def test_a_replica_whose_loop_stands_still_holds_up_nobody_else() -> None:
+    verdict = judge(replace(skewed("weighted", 3, grants=450), blocked=0.3))
+    assert verdict.worst_share <= 0.1, verdict
+    assert verdict.idle <= 0.05, verdict
+
+
+def test_a_replica_that_is_killed_is_waited_for_once() -> None:
+    course = skewed("weighted", 3, grants=450)
+    fleet = live(replace(course, killed_at=5.0), fleet=True)
+    # What the dead one ran stays taken until its time to live is over; that is not idle by the
+    # order's doing. Everybody else goes on.
+    after = [at for at, *_ in fleet.grants if at > fleet.killed_at]
+    gaps = [later - earlier for earlier, later in pairwise(after)]
+    assert len(after) > 200
+    assert max(gaps[: len(gaps) // 2]) <= 1.5
+
+
+def test_answers_that_are_lost_cost_little_fairness() -> None:
+    verdict = judge(replace(skewed("hierarchical", 2, grants=450), reply_lost=0.002))
+    assert verdict.worst_share <= 0.1, verdict
+
+
+def test_a_newcomer_starts_level_with_the_others_at_whichever_replica_it_comes_in() -> None:
+    course = with_newcomer(skewed("weighted", 2, grants=450), at=5.0)
+    fleet, one = live(course, fleet=True), live(course, fleet=False)
+    for outcome in (one, fleet):
+        first = next(n for n, (_, tenant, _, _) in enumerate(outcome.grants) if tenant == "new")
+        served = outcome.shares(first)
+        # It has a fifth of the weight: level with the others, and not ahead for what they had.
+        assert 20 <= served["new"] <= 60, served
