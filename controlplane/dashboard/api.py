@@ -18,7 +18,7 @@ from controlplane.paging import LIMIT_MAX
 
 Json = dict[str, Any]
 Param = str | int | list[str] | None
-BASE: Final = "http://dashboard/api/v1"
+ROOT: Final = "/api/v1"
 
 
 class Refused(Exception):
@@ -43,7 +43,7 @@ class Api:
         self._client = httpx.AsyncClient(
             # It holds nothing open: there is no connection to close.
             transport=httpx.ASGITransport(app, raise_app_exceptions=False, client=(client, 0)),
-            base_url=BASE,
+            base_url=f"http://dashboard{ROOT}",
             headers=self._headers,
             trust_env=False,
         )
@@ -73,7 +73,7 @@ class Api:
 
     def passed_on(self, path: str) -> Response:
         """What the API answers to the browser's query, as it comes: for files of any length."""
-        return _PassedOn(self._app, f"/api/v1{path}", self._headers)
+        return _PassedOn(self._app, f"{ROOT}{path}", self._headers)
 
     async def _call(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, **options: Any
