@@ -47,9 +47,9 @@ class Server:
             **_as_server(),
         )
 
-    async def start(self, **settings: object) -> None:
+    async def start(self) -> None:
         """Start it over what is there and wait until it answers."""
-        given = {"fsync": "off", "superuser_reserved_connections": 0, **settings}
+        given = {"fsync": "off", "superuser_reserved_connections": 0, "max_connections": 50}
         options = [part for name, value in given.items() for part in ("-c", f"{name}={value}")]
         place = ["-D", str(self._data), "-p", str(self.port), "-k", str(self._folder)]
         with (self._folder / "postgres.log").open("ab") as log:

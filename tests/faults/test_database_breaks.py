@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -21,6 +23,7 @@ from tests.postgres_server import Server, server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name='obleth'"
 POOL = 15
 """Connections that a process may have at most."""
 
@@ -66,14 +69,14 @@ async def test_frozen(three: Fleet, postgres: Server, fault: Fault) -> None:
 
 async def test_full(three: Fleet, postgres: Server, fault: Fault) -> None:
     async with fault("PostgreSQL takes no connections", shared) as trial:
-        await postgres.stop()
-        await postgres.start(max_connections=5)
-        held = [await postgres.connect() for _ in range(5)]
+        held: list[Any] = []
+        for _ in range(3):
+            held += await _all_there_are(postgres)
+            await held[0].execute(TERMINATE)
+        held += await _all_there_are(postgres)
         await asyncio.sleep(three.timings.outage)
         for connection in held:
             await connection.close()
-        await postgres.stop()
-        await postgres.start()
     await _written_down(postgres, trial.whole)
 
 
@@ -133,6 +136,15 @@ async def test_three_control_planes_started_at_once_on_an_empty_database_are_all
         ]
         assert all([await one.said(LISTENING) for one in started])
         assert not any('"level": "error"' in one.errors() for one in started)
+
+
+async def _all_there_are(postgres: Server) -> list[Any]:
+    taken: list[Any] = []
+    while True:
+        try:
+            taken.append(await postgres.connect())
+        except asyncpg.TooManyConnectionsError:
+            return taken
 
 
 async def _written_down(postgres: Server, whole: list[str]) -> None:

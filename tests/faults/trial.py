@@ -32,6 +32,11 @@ def fallback_begun(limit: int, replicas: int, ran: int) -> int:
     return limit + (replicas - 1) * part(limit, replicas)
 
 
+def joined_blind(limit: int, replicas: int, ran: int) -> int:
+    """The same of all but one, who came when it could not say so, and expected so many."""
+    return fallback_begun(limit, replicas - 1, ran) + part(limit, replicas)
+
+
 def cut_off(limit: int, replicas: int, ran: int) -> int:
     """One does not reach Redis past its time to live, the others do."""
     return limit + max(part(limit, replicas), ran)
