@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ async def postgres() -> AsyncIterator[Server]:
 @pytest.fixture(scope="module")
 def timings(timings: Timings) -> Timings:
     """Redis is not what is looked at here."""
-    return Timings(timings.heartbeat, max(timings.ttl, 3.0), timings.outage, answer_ms=2000)
+    return replace(timings, ttl=max(timings.ttl, 3.0), answer_ms=2000)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

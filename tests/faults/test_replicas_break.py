@@ -8,6 +8,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest_asyncio
 
 from obleth.backend import Outcome
 from tests.faults.conftest import Fault
-from tests.faults.fleet import MODELS, SHORT, Fleet, Timings, fleet
+from tests.faults.fleet import MODELS, Fleet, Timings, fleet
 from tests.faults.load import End
 from tests.faults.trial import (
     all_slots_usable,
@@ -28,7 +29,6 @@ from tests.faults.trial import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PATIENT = Timings(heartbeat=0.5, ttl=3.0, answer_ms=2000)
 CLOCKS = ("0", "120", "-120")
 """By how many seconds each replica's wall clock is wrong."""
 SKEWED = Path(__file__).parent / "skewed"
@@ -37,7 +37,7 @@ SKEWED = Path(__file__).parent / "skewed"
 @pytest.fixture(scope="module")
 def timings(timings: Timings) -> Timings:
     """Such that no replica loses sight of the others because the machine is busy."""
-    return PATIENT if timings == SHORT else timings
+    return replace(timings, ttl=max(timings.ttl, 3.0), answer_ms=2000)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
