@@ -64,7 +64,7 @@ def discovered(capacity: CapacityPolicy, ready: Ready) -> int:
     """Slots of the ready backends × headroom, rounded up; at most what a pool may have."""
     each = capacity.per_replica_max_in_flight
     slots = sum(each if own is None else own for own in ready)
-    # 1.1 is meant, and not the float a little above it, by which 30 slots would become 34.
+    # 1.1 is meant, and not the float a little above it, by which 100 slots would become 111.
     return min(ceil(slots * Fraction(str(capacity.headroom))), MAX_IN_FLIGHT_MAX)
 
 

@@ -25,6 +25,7 @@ class Checked:
 
     def __init__(self, client: AiohttpUpstream, *endpoints: EndpointPolicy, **options: float):
         self.endpoints = list(endpoints)
+        self.looked = 0
         self.health = EndpointHealth(self.models)
         self.prober = Prober(
             client,
@@ -36,6 +37,7 @@ class Checked:
         self.health.subscribe(self.changed.set)
 
     def models(self) -> list[ModelPolicy]:
+        self.looked += 1
         return [ModelPolicy("m", "m", endpoints=tuple(self.endpoints))]
 
     async def first(self) -> Health:
@@ -169,10 +171,16 @@ async def test_a_new_endpoint_is_checked_at_once_and_the_others_in_their_time() 
         found.prober.start()
         await old.until(lambda up: len(up.asked) == 1)
         await found.changed.wait()
+        found.changed.clear()
         found.endpoints.append(at(new.url, "e2"))
         found.prober.policy_changed()
         await new.until(lambda up: len(up.asked) == 1)
-        assert len(old.asked) == 1
+        await found.changed.wait()
+        looked = found.looked
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(old.asked) == len(new.asked) == 1
+        assert found.looked <= looked + 5  # and then it rests
 
 
 async def test_one_endpoint_that_hangs_keeps_no_other_waiting() -> None:

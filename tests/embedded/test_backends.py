@@ -14,7 +14,10 @@ from obleth.backend import SimulatedBackend
 from tests.embedded.conftest import Product, Starting
 from tests.redis_server import server
 
-OFTEN: dict[str, Any] = {"endpoint_health_secs": 0.1, "capacity_discovery_interval_secs": 0.1}
+OFTEN: dict[str, Any] = {
+    "endpoint_health_secs": 0.1,
+    "capacity_discovery_interval_secs": 3600,  # what changes must not need it
+}
 
 
 @pytest.fixture

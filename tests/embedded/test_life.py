@@ -1,12 +1,16 @@
 """How the product starts, what it warns of, what it keeps, and how it says that it is stopping."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import select
 from structlog.testing import capture_logs
 
 from dataplane.main import DataPlane
 from dataplane.settings import DataPlaneSettings
+from shared.database import Database
+from shared.tables import BudgetUsageRow
 from tests.embedded.conftest import Product, Starting
 
 
@@ -45,6 +49,35 @@ async def test_a_ceiling_below_the_sum_of_the_pools_is_warned_of(
     warnings = [one for one in logs if "OBLETH_GLOBAL_MAX_IN_FLIGHT" in one["event"]]
     assert bool(warnings) is warned
     assert all(one["sum_of_pools"] == 40 and one["ceiling"] == ceiling for one in warnings)
+
+
+async def test_what_days_long_gone_have_used_is_deleted(
+    starting: Starting, sqlite_url: str
+) -> None:
+    async with starting():
+        pass
+    database = Database(sqlite_url)
+    long_ago = datetime.now(UTC) - timedelta(days=63)
+    for scope_id, calendar in (("a day", True), ("a term", False)):
+        async with database.transaction() as session:
+            session.add(
+                BudgetUsageRow(
+                    scope="tenant",
+                    scope_id=scope_id,
+                    period_started_at=long_ago,
+                    committed_tokens=5,
+                    calendar=calendar,
+                    updated_at=long_ago,
+                )
+            )
+    left = select(BudgetUsageRow.scope_id)
+    async with starting(), asyncio.timeout(20):
+        while True:
+            async with database.reading() as session:
+                found = (await session.scalars(left)).all()
+            if found == ["a term"]:
+                break
+    await database.close()
 
 
 async def test_unregistered_models_go_to_the_default_upstream(starting: Starting) -> None:

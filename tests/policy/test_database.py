@@ -20,6 +20,8 @@ from shared.policy import (
     AffinityOverride,
     Budget,
     BudgetPeriod,
+    CapacityPolicy,
+    CapacitySource,
     EndpointPolicy,
     GroupPolicy,
     KeyPolicy,
@@ -168,6 +170,52 @@ async def test_a_key_with_nothing_set_is_limited_by_nothing(database: Database) 
 async def test_an_unknown_digest_has_no_key(database: Database) -> None:
     await store(database, group(), tenant(), key())
     assert await DatabasePolicySource(database).key(key_digest("sk-2", PEPPER)) is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "capacity"),
+    [
+        (
+            {"mode": "discovered", "source": "endpoints", "per_replica_max_in_flight": 4},
+            CapacityPolicy(CapacitySource.ENDPOINTS, 4),
+        ),
+        (
+            {
+                "mode": "discovered",
+                "source": "kubernetes",
+                "per_replica_max_in_flight": 8,
+                "headroom": 1.5,
+                "service": "vllm",
+                "namespace": "ai",
+                "of_a_later_version": 1,
+            },
+            CapacityPolicy(CapacitySource.KUBERNETES, 8, 1.5, service="vllm", namespace="ai"),
+        ),
+        (
+            {
+                "mode": "discovered",
+                "source": "dns",
+                "per_replica_max_in_flight": 1,
+                "dns_name": "vllm.example",
+            },
+            CapacityPolicy(CapacitySource.DNS, 1, dns_name="vllm.example"),
+        ),
+        (None, None),
+    ],
+)
+async def test_how_a_pool_is_sized_comes_with_its_model(
+    database: Database, stored: dict[str, Any] | None, capacity: CapacityPolicy | None
+) -> None:
+    await store(database, model("m-1", "a", capacity=stored))
+    (found,) = await DatabasePolicySource(database).models()
+    assert found.capacity == capacity
+
+
+async def test_a_source_of_sizes_of_a_later_version_is_not_guessed_at(database: Database) -> None:
+    later = {"mode": "discovered", "source": "stars", "per_replica_max_in_flight": 1}
+    await store(database, model("m-1", "a", capacity=later))
+    with pytest.raises(SourceUnavailable):
+        await DatabasePolicySource(database).models()
 
 
 async def test_models_come_with_aliases_and_endpoints_in_order(database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_network
 
@@ -409,6 +410,29 @@ async def test_what_may_not_be_connected_to_is_not(url: str) -> None:
             reply = await w.ask(body=chat())
             assert (reply.status, reply.json["error"]["code"]) == (502, "upstream_error")
             assert up.connections == 0
+
+
+async def test_a_name_that_comes_to_mean_another_address_is_checked_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever it resolved to when it was saved, or a moment ago."""
+    monkeypatch.setattr(aiohttp_upstream, "DNS_CACHE_SECS", 0)
+    rules = NetworkRules(block_private=True, allowed_private=[ip_network("127.0.0.1/32")])
+    means = ["127.0.0.1", "127.0.0.2"]
+
+    async def getaddrinfo(host: str, port: int, **options: object) -> list[object]:
+        assert host == "backend.example"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (means[0], port))]
+
+    once = answers(GOOD, connection="close")
+    async with upstream(once) as up:
+        named = model(up.url.replace("127.0.0.1", "backend.example"), max_retries=0)
+        async with world(named, rules=rules) as w:
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+            assert (await w.ask(body=chat())).status == 200
+            del means[0]
+            assert (await w.ask(body=chat())).status == 502
+            assert up.connections == 1
 
 
 async def test_an_allowed_private_address_is_connected_to() -> None:
