@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 TOKEN = "token-of-the-account"
 
@@ -78,8 +86,41 @@ class Api:
         return response
 
 
+def authority(folder: Path) -> tuple[bytes, ssl.SSLContext]:
+    """A new authority's certificate, and what a server on this machine has from it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, secrets.token_hex(8))])
+    now = datetime.now(UTC)
+    here = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(here, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    text = certificate.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    both = folder / "server.pem"
+    both.write_bytes(private + text)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(both)
+    return text, context
+
+
 @asynccontextmanager
-async def api_server(folder: Path, *answers: Page | Watch) -> AsyncIterator[Api]:
+async def api_server(
+    folder: Path, *answers: Page | Watch, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Api]:
     """The server, and the files of a service account of the namespace `ai`."""
     (folder / "token").write_text(TOKEN + "\n")
     (folder / "namespace").write_text("ai")
@@ -88,9 +129,9 @@ async def api_server(folder: Path, *answers: Page | Watch) -> AsyncIterator[Api]
     app.router.add_get("/{path:.*}", api.handle)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
-    api.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    api.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     try:
         yield api
     finally:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from dataplane.discovery.kubernetes import KubernetesApi, KubernetesSource
 from dataplane.discovery.sources import NoAnswer
 from shared.policy import CapacityPolicy, CapacitySource, ModelPolicy
-from tests.discovery.api_server import TOKEN, Api, Page, Watch, api_server
+from tests.discovery.api_server import TOKEN, Api, Page, Watch, api_server, authority
 
 SAMPLE = json.loads((Path(__file__).parent / "endpointslices.json").read_text())
 
@@ -169,6 +169,23 @@ async def test_the_token_is_read_anew_for_each_call(tmp_path: Path) -> None:
         await api.until(lambda: len(api.asked) == 3)
         assert api.tokens[0] == f"Bearer {TOKEN}"
         assert api.tokens[-1] == "Bearer renewed"
+
+
+async def test_the_api_is_who_the_accounts_authority_says_and_that_is_read_anew(
+    tmp_path: Path,
+) -> None:
+    theirs, tls = authority(tmp_path)
+    anothers, _ = authority(tmp_path)
+    (tmp_path / "ca.crt").write_bytes(anothers)
+    async with (
+        api_server(tmp_path, page("5", True), Watch(), tls=tls) as api,
+        followed(api) as found,
+    ):
+        with pytest.raises(NoAnswer, match="certificate"):
+            await found.source.ready(MODEL)
+        assert api.asked == []  # and nobody else was told the token
+        (tmp_path / "ca.crt").write_bytes(theirs)
+        await found.until(1)
 
 
 async def test_a_silent_watch_is_given_up_and_taken_up_again(
