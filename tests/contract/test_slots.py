@@ -66,15 +66,15 @@ async def test_replicas_that_see_different_sizes_run_no_more_than_the_larger(
 ) -> None:
     one, two = pair
     small, large = {"pool_size": 1}, {"pool_size": 3}
-    assert await one.exchange([], [claim("a", **small)]) == [GRANTED]
-    assert await two.exchange([], [claim("b", **large), claim("c", **large)]) == [GRANTED] * 2
-    assert await one.exchange([], [claim("d", **small)]) == [Answer.POOL]
-    assert await two.exchange([], [claim("e", **large)]) == [Answer.POOL]
-    assert await two.exchange([held("b"), held("c")], [claim("f", **large)]) == [GRANTED]
-    assert await one.exchange([held("a")], [claim("g", **small)]) == [Answer.POOL]
-    assert await two.exchange([held("f")], []) == []
-    assert await one.exchange([], [claim("h", **small)]) == [GRANTED]
-    assert await two.exchange([], [claim("i", pool_size=0)]) == [Answer.POOL]
+    assert await answers(one, [], [claim("a", **small)]) == [GRANTED]
+    assert await answers(two, [], [claim("b", **large), claim("c", **large)]) == [GRANTED] * 2
+    assert await answers(one, [], [claim("d", **small)]) == [Answer.POOL]
+    assert await answers(two, [], [claim("e", **large)]) == [Answer.POOL]
+    assert await answers(two, [held("b"), held("c")], [claim("f", **large)]) == [GRANTED]
+    assert await answers(one, [held("a")], [claim("g", **small)]) == [Answer.POOL]
+    assert await answers(two, [held("f")], []) == []
+    assert await answers(one, [], [claim("h", **small)]) == [GRANTED]
+    assert await answers(two, [], [claim("i", pool_size=0)]) == [Answer.POOL]
 
 
 async def test_a_release_and_a_claim_travel_together_and_the_release_comes_first(
