@@ -9,7 +9,7 @@ ROUNDS ?=
 ARGS ?=
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup demo test check services bench clients simulate fmt docs clean-room clean
+.PHONY: help setup demo test check services bench clients simulate order fmt docs clean-room clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -49,6 +49,9 @@ faults: setup services ## break a fleet of real processes, with heartbeats as by
 
 simulate: setup ## SEEDS=n fleets broken and healed in virtual time; SEED=n tells one line by line
 	$(BIN)/python -m tests.simulation.fleet $(if $(SEED),$(SEED),--seeds $(or $(SEEDS),1000))
+
+order: setup ## a fleet that goes by one order against one replica that gets everything (ARGS="--seeds 20")
+	$(BIN)/python -m tests.simulation.fleet_order $(ARGS)
 
 fmt: setup ## format and apply safe fixes
 	$(BIN)/ruff check --fix
