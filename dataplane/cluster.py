@@ -226,6 +226,8 @@ class Cluster:
                 self._admission.slots_freed(pool, ceiling=ceiling)
             case TurnCalled(replica=replica) if replica == self.name:
                 self._admission.called(announcement)
+            case TurnCalled(then=then) if then == self.name:
+                self._admission.other_called(announcement, self._fleet.passes_at())
             case TurnCalled():
                 pass
             case Deaf(reason):

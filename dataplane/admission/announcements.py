@@ -1,7 +1,7 @@
 """What replicas tell each other on the announcement channel, and who listens.
 
 A message is a JSON object. `pool` with `turn`: there is a slot, and it is the turn of the replica
-named there, for a waiter of `key`, of `tenant`. `pool` with `ceiling` (whether
+named there, for a waiter of `key`, of `tenant`; `then` comes next. `pool` with `ceiling` (whether
 others than its own waiters may go on): a slot that somebody waits for was freed, and whoever claims
 first has it. `replica`: that replica came, went, or has all it holds on the books now. Anything
 else is passed over, so that a newer replica may say more. A message may be lost, doubled or late:
@@ -37,6 +37,8 @@ class TurnCalled:
     replica: str
     tenant: str
     key: str
+    then: str
+    """Who comes next, and is to look whether it came; empty: nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def parse(text: str) -> Freed | TurnCalled | ReplicaChanged | None:
         return None
     match message:
         case {"pool": str(pool), "turn": str(replica), "tenant": str(tenant), "key": str(key)}:
-            return TurnCalled(pool, replica, tenant, key)
+            return TurnCalled(pool, replica, tenant, key, str(message.get("then", "")))
         case {"pool": str(pool)}:
             return Freed(pool, message.get("ceiling") is True)
         case {"replica": str(replica)}:

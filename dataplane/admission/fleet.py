@@ -133,6 +133,10 @@ class Fleet:
         retry_at = now + self._pause(reply)
         return ClaimRefused(request, _REFUSED_BY[reply.answer], retry_at, reply.told)
 
+    def passes_at(self) -> float:
+        """When one who was called elsewhere just now may be passed over, and not all at once."""
+        return asyncio.get_running_loop().time() + self._draw(*RETRY_SECS)
+
     def _pause(self, reply: Reply) -> float:
         stands_in_line = reply.told is not None and self.is_listening
         return self._draw(*(REFRESH_SECS if stands_in_line else RETRY_SECS))

@@ -50,6 +50,7 @@ from dataplane.scheduler.events import (
     KeyChanged,
     KeyGone,
     Left,
+    OtherCalled,
     PoolChanged,
     PoolGone,
     PoolPolicy,
@@ -206,6 +207,10 @@ class Admission:
     def called(self, call: TurnCalled) -> None:
         """It is this replica's turn."""
         self._post(TurnCome(call.pool, (call.tenant, call.key)))
+
+    def other_called(self, call: TurnCalled, retry_at: float) -> None:
+        """It is another's turn, who is waited for until then."""
+        self._post(OtherCalled(call.pool, retry_at))
 
     def slots_freed(self, pool: str, *, ceiling: bool) -> None:
         """A slot is to be had; with `ceiling` one that others than its pool want."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from dataplane.scheduler.books import Books
-from dataplane.scheduler.events import RefusedBy, TurnCome
+from dataplane.scheduler.events import OtherCalled, RefusedBy, TurnCome
 from dataplane.scheduler.fairness import Node
 from dataplane.scheduler.retries import Retries, Whose
 from dataplane.scheduler.state import Pool, Slot
@@ -94,6 +94,13 @@ class Blocks:
         elif pool is not None:
             pool.was_called = pool.claiming > 0
             self.lift_pool(pool)
+
+    def other_called(self, event: OtherCalled) -> None:
+        """The fleet calls somebody else."""
+        pool = self._books.pools.get(event.pool)
+        if pool is not None and pool.waiting:
+            self.retries.hurry((pool, None), event.retry_at)
+            self.retries.hurry((None, None), event.retry_at)
 
     def turn_come(self, event: TurnCome) -> None:
         """The fleet calls a tenant that waits here."""

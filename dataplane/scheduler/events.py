@@ -167,6 +167,14 @@ class TurnCome:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherCalled:
+    """It is another replica's turn, and this one comes next: it looks whether the other came."""
+
+    pool: str
+    retry_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSeen:
     """What the other replicas have in their pools, and what the books say of this one's waiters."""
 
@@ -210,6 +218,7 @@ Event = (
     | SlotsFreed
     | Closing
     | TurnCome
+    | OtherCalled
     | FleetSeen
     | Woken
 )

@@ -33,6 +33,11 @@ class Retries:
         self._at[whose] = at
         heappush(self._heap, (at, next(self._ticks), whose))
 
+    def hurry(self, whose: Whose, at: float) -> None:
+        """If these wait for their moment, it is this one at the latest."""
+        if self._at.get(whose, at) > at:
+            self.put(whose, at)
+
     def drop(self, whose: Whose) -> None:
         """These may claim again already."""
         self._at.pop(whose, None)

@@ -29,6 +29,7 @@ from dataplane.scheduler.events import (
     KeyChanged,
     KeyGone,
     Left,
+    OtherCalled,
     PoolChanged,
     PoolGone,
     RefusedBy,
@@ -159,6 +160,8 @@ class Scheduler:
                 self._blocks.slots_freed(pool)
             case TurnCome():
                 self._blocks.turn_come(event)
+            case OtherCalled():
+                self._blocks.other_called(event)
             case FleetSeen():
                 if self._claims:
                     self._books.see(event)

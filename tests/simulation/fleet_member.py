@@ -258,6 +258,8 @@ class Member:
             self.admission.slots_freed(said.pool, ceiling=said.ceiling)
         elif isinstance(said, TurnCalled) and said.replica == self.name:
             self.admission.called(said)
+        elif isinstance(said, TurnCalled) and said.then == self.name:
+            self.admission.other_called(said, self.fleet.passes_at())
         if said is not None:
             self.heartbeat.announced(said)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 FRESH: Final = 5000
 CALLED: Final = 100
-PASSED: Final = 1000
+PASSED: Final = 250
 SAME: Final = 100
 LIFE: Final = FRESH
 
@@ -69,6 +69,8 @@ class Rank:
 class Waiting:
     place: Place
     rank: Rank
+    is_passed: bool
+    all: list[Waiting]
 
 
 class Lines:
@@ -128,7 +130,8 @@ class Lines:
         now = self._hashes.now
         records = dict(self._hashes.hash_of(line))
         turns = {name[2:]: int(of) for name, of in records.items() if name.startswith("p:")}
-        found, is_unordered = [], False
+        found: list[Waiting] = []
+        is_unordered = False
         for name, record in records.items():
             if not name.startswith("r:"):
                 continue
@@ -142,10 +145,10 @@ class Lines:
             if place.text == "":
                 is_unordered = True
                 self._hashes.remove(line, name)
-            elif place.text != "-" and not self._is_passed(place):
+            elif place.text != "-":
                 rank = self.best_of(served, pool, place.text, place.at, turns)
                 if rank is not None:
-                    found.append(Waiting(place, rank))
+                    found.append(Waiting(place, rank, self._is_passed(place), found))
         return found, is_unordered, turns
 
     def call(self, line: str, who: Waiting) -> None:
@@ -155,7 +158,10 @@ class Lines:
         self._write(line, who.place)
         rank, name = who.rank, who.place.name
         tenant, key = rank.who
-        self._hashes.publish({"pool": rank.pool, "turn": name, "tenant": tenant, "key": key})
+        after = first(who.all, name)
+        message: dict[str, object] = {"pool": rank.pool, "turn": name, "tenant": tenant}
+        then = "" if after is None else after.place.name
+        self._hashes.publish({**message, "key": key, "then": then})
 
     def _is_passed(self, place: Place) -> bool:
         return place.passed > 0 and (
@@ -177,10 +183,10 @@ class Lines:
         self._hashes.live(line, LIFE)
 
 
-def first(places: list[Waiting], but: str | None = None) -> Waiting | None:
+def first(places: list[Waiting], but: str | None = None, *, passed: bool = False) -> Waiting | None:
     best: Waiting | None = None
     for each in places:
-        if each.place.name == but:
+        if each.place.name == but or each.is_passed != passed:
             continue
         is_first = best is None or each.rank.comes_before(best.rank, 0)
         if is_first or (

@@ -200,7 +200,7 @@ class RedisModel:
         places, _, turns = self._lines.waiting(line, served, pool)
         best = first(places, replica)
         if rank is None:
-            return best
+            return best or first(places, replica, passed=True)
         rank.turn = turns.get(pool, 0)
         if best is None:
             return None
@@ -240,7 +240,7 @@ class RedisModel:
         places, is_unordered, _ = self._lines.waiting(line, served, pool)
         if is_unordered:
             self.publish({"pool": pool, "ceiling": limit == "ceiling"})
-        best = first(places)
+        best = first(places) or first(places, passed=True)
         if best is not None and best.place.name not in know:
             self._lines.call(line, best)
             know.add(best.place.name)

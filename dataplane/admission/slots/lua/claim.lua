@@ -65,10 +65,11 @@ end
 local function ahead(line, served, pool, rank)
   local places, _, turns = waiting(line, served, pool)
   local best = first(places, replica)
-  if rank then
-    rank.turn = turns[pool] or 0
+  if not rank then
+    return best or first(places, replica, true)
   end
-  return best and (not rank or comes_before(best.rank, rank, SAME)) and best
+  rank.turn = turns[pool] or 0
+  return best and comes_before(best.rank, rank, SAME) and best
 end
 
 -- Stand in a line for those that are named, or for nobody.

@@ -36,7 +36,7 @@ local function announce(line, served, pool, know)
     local message = { pool = pool, ceiling = line == KEYS[3] }
     redis.call('PUBLISH', ARGV[1], cjson.encode(message))
   end
-  local best = first(places)
+  local best = first(places) or first(places, nil, true)
   if best and not know[best.place.name] then
     call(line, ARGV[1], best)
     know[best.place.name] = true

@@ -8,9 +8,9 @@
 
 -- A place is good for this long; whoever stands in line claims again before it is over.
 local FRESH = 5000
--- Whoever is called is waited for this long. If it does not come it is passed over until it has
--- claimed again, and for this long at least.
-local CALLED, PASSED = 100, 1000
+-- Whoever is called is waited for this long. If it does not come, nobody waits for it until it has
+-- claimed again, and for this long at least; it is called all the same if there is nobody else.
+local CALLED, PASSED = 100, 250
 -- Of requests that stand alike in all else one must have waited this much longer to go before
 -- another that could take the slot at once.
 local SAME = 100
@@ -137,7 +137,7 @@ local function best_of(served, pool, text, at, turns)
   return best
 end
 
--- Everyone in a line who goes by the order and may be waited for, and whether somebody goes by none.
+-- Everyone in a line who goes by the order and could go, and whether somebody goes by none.
 -- Whoever was called and has not come is passed over from here on.
 local function waiting(line, served, pool)
   local places, is_unordered = {}, false
@@ -161,10 +161,11 @@ local function waiting(line, served, pool)
       if place.text == '' then
         is_unordered = true
         redis.call('HDEL', line, all[at])
-      elseif place.text ~= '-' and not is_passed(place) then
+      elseif place.text ~= '-' then
         local rank = best_of(served, pool, place.text, place.at, turns)
         if rank then
-          table.insert(places, { place = place, rank = rank })
+          local passed = is_passed(place)
+          table.insert(places, { place = place, rank = rank, is_passed = passed, all = places })
         end
       end
     end
@@ -172,11 +173,11 @@ local function waiting(line, served, pool)
   return places, is_unordered, turns
 end
 
--- Whoever comes first of all but one.
-local function first(places, but)
+-- Whoever comes first of all but one: of those that may be waited for, or of the others.
+local function first(places, but, passed)
   local best
   for _, each in ipairs(places) do
-    if each.place.name ~= but then
+    if each.place.name ~= but and each.is_passed == (passed or false) then
       local is_first = not best or comes_before(each.rank, best.rank, 0)
       if is_first or each.place.name < best.place.name and not comes_before(best.rank, each.rank, 0) then
         best = each
@@ -186,7 +187,8 @@ local function first(places, but)
   return best
 end
 
--- It is the turn of somebody's waiter: tell it, once.
+-- It is the turn of somebody's waiter: tell it, once, and whoever comes next, who is to look whether
+-- it came.
 local function call(line, channel, best)
   if best.place.called > 0 then
     return
@@ -195,5 +197,7 @@ local function call(line, channel, best)
   write(line, best.place)
   local rank, name = best.rank, best.place.name
   local message = { pool = rank.pool, turn = name, tenant = rank.tenant, key = rank.key }
+  local after = first(best.all, name)
+  message['then'] = after and after.place.name or ''
   redis.call('PUBLISH', channel, cjson.encode(message))
 end
