@@ -126,8 +126,11 @@ class Fleet:
             return ClaimGranted(request, reply.told, more_at)
         self._booked.discard(request)
         if reply.turn_at is not None:
-            pause = PASS_SECS if reply.wait else RETRY_SECS
-            retry_at = now + reply.wait + self._draw(*pause)
+            if reply.wait:
+                pause = reply.wait + self._draw(*PASS_SECS)
+            else:
+                pause = self._draw(*RETRY_SECS) if reply.turn_of else self._pause(reply)
+            retry_at = now + pause
             by = _REFUSED_BY[reply.turn_at]
             return ClaimRefused(request, by, retry_at, reply.told, reply.turn_of)
         retry_at = now + self._pause(reply)

@@ -151,14 +151,13 @@ class Lines:
                     found.append(Waiting(place, rank, self._is_passed(place), found))
         return found, is_unordered, turns
 
-    def call(self, line: str, who: Waiting) -> None:
+    def call(self, line: str, who: Waiting, after: Waiting | None) -> None:
         if who.place.called:
             return
         who.place = replace(who.place, called=self._hashes.now)
         self._write(line, who.place)
         rank, name = who.rank, who.place.name
         tenant, key = rank.who
-        after = first(who.all, name)
         message: dict[str, object] = {"pool": rank.pool, "turn": name, "tenant": tenant}
         then = "" if after is None else after.place.name
         self._hashes.publish({**message, "key": key, "then": then})
@@ -183,10 +182,12 @@ class Lines:
         self._hashes.live(line, LIFE)
 
 
-def first(places: list[Waiting], but: str | None = None, *, passed: bool = False) -> Waiting | None:
+def first(
+    places: list[Waiting], but: str | None = None, *, passed: bool = False, nor: str | None = None
+) -> Waiting | None:
     best: Waiting | None = None
     for each in places:
-        if each.place.name == but or each.is_passed != passed:
+        if each.place.name in (but, nor) or each.is_passed != passed:
             continue
         is_first = best is None or each.rank.comes_before(best.rank, 0)
         if is_first or (
@@ -201,3 +202,7 @@ def first(places: list[Waiting], but: str | None = None, *, passed: bool = False
 def served_of(value: str | None, floor: float) -> tuple[float, int]:
     score, taken = (value or "0 0").split()
     return max(float(score), floor), int(taken)
+
+
+def second(best: Waiting, replica: str | None = None) -> Waiting | None:
+    return first(best.all, best.place.name, nor=replica)

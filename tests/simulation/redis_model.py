@@ -21,6 +21,7 @@ from tests.simulation.line_model import (
     Rank,
     Waiting,
     first,
+    second,
     served_of,
 )
 
@@ -122,7 +123,7 @@ class RedisModel:
                 if rank is not None and by in ("tenant", "key"):
                     best = self._ahead(pool_line, served, name, mine, replica)
                     if best is not None:
-                        order.call(pool_line, best)
+                        order.call(pool_line, best, second(best))
                 return [by, "0", "", "", "", *_told(rank)]
         for by, _, _, line in limits[:2] if rank is not None else ():
             assert rank is not None
@@ -130,9 +131,11 @@ class RedisModel:
             if mine is not None:
                 mine.turn = rank.turn
             if best is not None and (mine is None or best.rank.comes_before(mine, SAME)):
-                order.call(line, best)
+                after = second(best, replica)
+                is_next = after is None or not after.rank.comes_before(rank, 0)
+                order.call(line, best, None if is_next else after)
                 order.stand(line, replica, _both(standing, others))
-                left = max(1, CALLED - (self.now - best.place.called))
+                left = max(1, CALLED - (self.now - best.place.called)) if is_next else 0
                 return ["not_your_turn", str(left), by, "", "", *_told(rank)]
         if mine is not None and rank is not None and mine.comes_before(rank, SAME):
             order.stand(pool_line, replica, _both(standing, others))
@@ -184,7 +187,7 @@ class RedisModel:
         best = self._ahead(pool_line, served, name, mine, replica)
         if best is None:
             return True
-        self._lines.call(pool_line, best)
+        self._lines.call(pool_line, best, second(best))
         self._stand_for(pool_line, replica, others)
         return False
 
@@ -242,7 +245,7 @@ class RedisModel:
             self.publish({"pool": pool, "ceiling": limit == "ceiling"})
         best = first(places) or first(places, passed=True)
         if best is not None and best.place.name not in know:
-            self._lines.call(line, best)
+            self._lines.call(line, best, second(best))
             know.add(best.place.name)
         return best is not None
 

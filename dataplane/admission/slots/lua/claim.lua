@@ -10,7 +10,8 @@
 --          what its group, tenant and key are charged, each in tokens a unit of its weight.
 -- Returns: a list a claim: one of granted, not_live, not_your_turn or the limit that is reached; if
 --          granted whether there is a slot for the replica's next (1 or 0), if it was not its turn in
---          how many ms who was called is passed over; the limit at which it was not, and the tenant
+--          how many ms who was called is passed over, 0 if somebody else
+--          is to look; the limit at which it was not, and the tenant
 --          and key whose turn it is if they are the replica's own. Then, for one that goes by the order, the
 --          scores of group, tenant and key, and the slots that group and tenant have taken.
 -- Safe to repeat? Yes. An id that is on the books is granted and nothing changes.
@@ -119,7 +120,7 @@ local function claim(keys_at, args_at)
       stand(line, replica, both(standing, others))
       local best = rank and line == pool_line and by ~= 'pool' and ahead(line, served, name, mine)
       if best then
-        call(line, channel, best)
+        call(line, channel, best, second(best))
       end
       return answered(by, '0', '', rank)
     end
@@ -131,10 +132,12 @@ local function claim(keys_at, args_at)
       mine.turn = rank.turn
     end
     if best and (not mine or comes_before(best.rank, mine, SAME)) then
-      call(line, channel, best)
+      local after = second(best, replica)
+      local is_next = not after or not comes_before(after.rank, rank, 0)
+      call(line, channel, best, not is_next and after)
       stand(line, replica, both(standing, others))
       local left = math.max(1, CALLED - (now - best.place.called))
-      return answered('not_your_turn', whole(left), by, rank)
+      return answered('not_your_turn', is_next and whole(left) or '0', by, rank)
     end
   end
   if rank and mine and comes_before(mine, rank, SAME) then
@@ -185,7 +188,7 @@ local function claim(keys_at, args_at)
   mine = others ~= '' and best_of(served, name, others, now, {})
   local best = is_room and ahead(pool_line, served, name, mine)
   if best then
-    call(pool_line, channel, best)
+    call(pool_line, channel, best, second(best))
     stand_for(pool_line, others)
     is_room = false
   end

@@ -38,7 +38,7 @@ local function announce(line, served, pool, know)
   end
   local best = first(places) or first(places, nil, true)
   if best and not know[best.place.name] then
-    call(line, ARGV[1], best)
+    call(line, ARGV[1], best, second(best))
     know[best.place.name] = true
   end
   return best ~= nil

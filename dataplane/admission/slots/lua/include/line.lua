@@ -173,11 +173,12 @@ local function waiting(line, served, pool)
   return places, is_unordered, turns
 end
 
--- Whoever comes first of all but one: of those that may be waited for, or of the others.
-local function first(places, but, passed)
+-- Whoever comes first of all but one or two: of those that may be waited for, or of the others.
+local function first(places, but, passed, nor)
   local best
   for _, each in ipairs(places) do
-    if each.place.name ~= but and each.is_passed == (passed or false) then
+    local name = each.place.name
+    if name ~= but and name ~= nor and each.is_passed == (passed or false) then
       local is_first = not best or comes_before(each.rank, best.rank, 0)
       if is_first or each.place.name < best.place.name and not comes_before(best.rank, each.rank, 0) then
         best = each
@@ -187,9 +188,14 @@ local function first(places, but, passed)
   return best
 end
 
+-- Who comes after the best, the replica itself aside.
+local function second(best, replica)
+  return first(best.all, best.place.name, false, replica)
+end
+
 -- It is the turn of somebody's waiter: tell it, once, and whoever comes next, who is to look whether
 -- it came.
-local function call(line, channel, best)
+local function call(line, channel, best, after)
   if best.place.called > 0 then
     return
   end
@@ -197,7 +203,6 @@ local function call(line, channel, best)
   write(line, best.place)
   local rank, name = best.rank, best.place.name
   local message = { pool = rank.pool, turn = name, tenant = rank.tenant, key = rank.key }
-  local after = first(best.all, name)
   message['then'] = after and after.place.name or ''
   redis.call('PUBLISH', channel, cjson.encode(message))
 end
