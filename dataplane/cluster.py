@@ -22,6 +22,7 @@ from dataplane.admission.announcements import (
     Announcements,
     Deaf,
     Freed,
+    HoldOver,
     Listening,
     TurnCalled,
 )
@@ -29,13 +30,15 @@ from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
 from dataplane.admission.replica import Mode, ReplicaSettings, Stance
 from dataplane.admission.slots.port import Heard, SlotsUnavailable
-from dataplane.admission.slots.redis import RedisSlots, server_warnings
+from dataplane.admission.slots.redis import RedisSlots
 from dataplane.admission.slots.scripts import Called, SlotScripts
+from dataplane.admission.slots.server import server_warnings
 from dataplane.live.fleet import Member, members
 from dataplane.live_view import ReplicaView
 from dataplane.lookout import Lookout
 from dataplane.picture import Identity
 from dataplane.publisher import INTERVAL_SECS, Publisher
+from dataplane.scheduler.events import HoldEnded
 from dataplane.scheduler.standing import Served
 from shared import redis_keys
 from shared.redis import client
@@ -228,7 +231,9 @@ class Cluster:
                 self._admission.called(announcement)
             case TurnCalled(then=then) if then == self.name:
                 self._admission.other_called(announcement, self._fleet.passes_at())
-            case TurnCalled():
+            case HoldOver(replica, pool, key, session, why) if replica == self.name:
+                self._admission.hold_ended(HoldEnded(pool, (key, session), why))
+            case TurnCalled() | HoldOver():
                 pass
             case Deaf(reason):
                 log.warning("announcements_lost", detail=reason)

@@ -78,7 +78,7 @@ def pools(core: Scheduler, now: float) -> tuple[PoolView, ...]:
 
     Tenants and keys are bounded, in each pool and over all, the busiest first.
     """
-    views = sorted((_pool(core, pool, now) for pool in core.pools if pool.has_work), key=fullness)
+    views = sorted((_pool(core, pool, now) for pool in core.pools if pool.is_seen), key=fullness)
     tenants = nsmallest(TENANTS_IN_ALL, chain.from_iterable(v.tenants for v in views), key=busiest)
     keys = nsmallest(KEYS_IN_ALL, chain.from_iterable(v.keys for v in views), key=busiest)
     if sum(len(view.tenants) for view in views) == len(tenants) and (
@@ -98,7 +98,7 @@ def pools(core: Scheduler, now: float) -> tuple[PoolView, ...]:
 
 def totals(core: Scheduler) -> tuple[PoolView, ...]:
     """Every pool with work and its groups, fullest first; nobody is listed in them."""
-    views = (_totals(pool) for pool in core.pools if pool.has_work)
+    views = (_totals(pool) for pool in core.pools if pool.is_seen)
     return tuple(sorted(views, key=fullness))
 
 
@@ -117,7 +117,7 @@ def figures(core: Scheduler) -> Iterable[PoolFigures]:
             known.size,
             known.in_flight + pool.running,
             known.queued + pool.waiting,
-            known.held + pool.held,
+            known.held + pool.held + len(pool.fleet_holds),
         )
     return found.values()
 
@@ -144,7 +144,7 @@ def _totals(pool: Pool) -> PoolView:
         size_source=pool.policy.size_source,
         in_flight=pool.running,
         queued=pool.waiting,
-        held=pool.held,
+        held=pool.held + len(pool.fleet_holds),
         virtual_time=_chosen_from(pool).virtual_time / SCORE_UNIT,
         top_level=_level(_chosen_from(pool)),
         oldest_wait_ms=0,

@@ -12,6 +12,11 @@
 | `T:1:key:<pool>:<key>` | the same | the same | claim | L |
 | `T:1:held:<replica>` | hash: id → note | claim, assert, release | heartbeat, leave | L |
 | `T:1:served:<pool>` | hash: node → score, taken | claim, release | claim, replicas | L |
+| `T:1:holds` | sorted set: hold → its end | every slot script but three | the same | M |
+| `T:1:holds:<pool>` | the same | the same | the same | M |
+| `T:1:hold_notes` | hash: hold → where it stands | the same | the same | M |
+| `T:1:starving:<pool>` | string | claim | release | 1 s |
+| `T:1:session:<pool>:<key>:<session>` | string: finish, holds | release | the same, claim | S |
 | `T:1:line:all` | hash: replica → place | claim, release | the same | 5 s |
 | `T:1:line:pool:<pool>` | the same | the same | the same | 5 s |
 | `T:1:line:tenant:<pool>:<tenant>` | the same | the same | the same | 5 s |
@@ -31,6 +36,10 @@ L: as long as the leases in it, at most twice the longest. An id is a claim's. A
 `include/line.lua`. A record is `heard ttl layout asserted`: when the replica was last
 heard of, for how long that is good, whose `LAYOUT` it keeps its books in, and whether (1 or 0) all
 it holds is on them. `assert` and `reclaim` clear that of every replica when they repair a key.
+
+M: one to two minutes after the last hold. A hold is `hold:pool:key:session`, and stands in its
+slot's sets as a claim does; all slot scripts but heartbeat, assert and settle keep them. S: as long
+as a session is warm, an hour from each claim of it.
 
 N: twice the lease of a reservation. A `<term>` is `scope:id:start`, its start in Unix milliseconds.
 A reservation is `estimate id`. Counts are tokens; a level is in units of 1/60,000 token. The
@@ -83,13 +92,15 @@ def unescaped(part: str) -> str:
 class SlotKeys:
     """The names of the books' keys. `tag` tells one fleet's books from another's."""
 
-    __slots__ = ("_books", "all", "line_all", "roster")
+    __slots__ = ("_books", "all", "hold_notes", "holds", "line_all", "roster")
 
     def __init__(self, tag: str = SLOTS_TAG) -> None:
         self._books: Final = f"{tag}:{LAYOUT}"
         self.roster: Final = f"{tag}:roster"
         self.all: Final = f"{self._books}:all"
         self.line_all: Final = f"{self._books}:line:all"
+        self.holds: Final = f"{self._books}:holds"
+        self.hold_notes: Final = f"{self._books}:hold_notes"
 
     def held(self, replica: str) -> str:
         """The index of what one replica holds."""
@@ -116,6 +127,15 @@ class SlotKeys:
             f"{self._books}:line:pool:{in_pool}",
             f"{self._books}:line:tenant:{in_pool}:{escaped(tenant)}",
             f"{self._books}:line:key:{in_pool}:{escaped(key)}",
+        )
+
+    def affinity(self, pool: str, key: str, session: str) -> tuple[str, str, str]:
+        """A pool's holds, that it starves, and one session in it, empty for none."""
+        in_pool = escaped(pool)
+        return (
+            f"{self._books}:holds:{in_pool}",
+            f"{self._books}:starving:{in_pool}",
+            f"{self._books}:session:{in_pool}:{escaped(key)}:{escaped(session)}",
         )
 
 

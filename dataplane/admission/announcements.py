@@ -3,9 +3,10 @@
 A message is a JSON object. `pool` with `turn`: there is a slot, and it is the turn of the replica
 named there, for a waiter of `key`, of `tenant`; `then` comes next. `pool` with `ceiling` (whether
 others than its own waiters may go on): a slot that somebody waits for was freed, and whoever claims
-first has it. `replica`: that replica came, went, or has all it holds on the books now. Anything
-else is passed over, so that a newer replica may say more. A message may be lost, doubled or late:
-it hurries what would happen anyway.
+first has it. `hold` with `replica` and `why`: the slot that the replica had held for a session is
+not held any more. `replica` alone: that replica came, went, or has all it holds on the books now.
+Anything else is passed over, so that a newer replica may say more. A message may be lost, doubled
+or late: it hurries what would happen anyway.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
+from dataplane.admission.slots import wire
 from dataplane.subscription import Subscription
 
 
@@ -42,6 +44,17 @@ class TurnCalled:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldOver:
+    """The slot that `replica` had held for a session of a key is taken, or was freed."""
+
+    replica: str
+    pool: str
+    key: str
+    session: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaChanged:
     """The set of live replicas, or of those whose holdings are on the books, is another."""
 
@@ -60,10 +73,10 @@ class Deaf:
     reason: str
 
 
-Announcement = Freed | TurnCalled | ReplicaChanged | Listening | Deaf
+Announcement = Freed | TurnCalled | HoldOver | ReplicaChanged | Listening | Deaf
 
 
-def parse(text: str) -> Freed | TurnCalled | ReplicaChanged | None:
+def parse(text: str) -> Freed | TurnCalled | HoldOver | ReplicaChanged | None:
     """What a message says; None if it is not understood."""
     try:
         message = json.loads(text)
@@ -74,6 +87,9 @@ def parse(text: str) -> Freed | TurnCalled | ReplicaChanged | None:
             return TurnCalled(pool, replica, tenant, key, str(message.get("then", "")))
         case {"pool": str(pool)}:
             return Freed(pool, message.get("ceiling") is True)
+        case {"hold": str(id), "replica": str(replica), "why": str(why)}:
+            names = wire.session_of(id)
+            return None if names is None else HoldOver(replica, *names, why)
         case {"replica": str(replica)}:
             return ReplicaChanged(replica)
     return None

@@ -12,10 +12,17 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from dataplane.admission.slots.port import Answer, Holding, Reply, Slots, SlotsUnavailable
+from dataplane.admission.slots.port import (
+    Answer,
+    Freed,
+    Holding,
+    Reply,
+    Slots,
+    SlotsUnavailable,
+)
 from dataplane.admission.slots.port import Claim as SlotClaim
 from dataplane.scheduler.effects import Claim, Release
-from dataplane.scheduler.events import ClaimGranted, ClaimRefused, RefusedBy
+from dataplane.scheduler.events import ClaimGranted, ClaimRefused, HoldAnswered, RefusedBy
 
 RETRY_SECS: Final = (0.1, 0.25)
 """A refused claim is tried again after a random time in this range, if nothing is heard before."""
@@ -30,6 +37,7 @@ _REFUSED_BY: Final = {
     Answer.TENANT: RefusedBy.TENANT,
     Answer.KEY: RefusedBy.KEY,
     Answer.NOT_LIVE: RefusedBy.NOBODY,
+    Answer.NO_HOLD: RefusedBy.NO_HOLD,
 }
 
 
@@ -46,7 +54,7 @@ class Fleet:
         slots: Slots,
         instance: str,
         *,
-        post: Callable[[ClaimGranted | ClaimRefused], None],
+        post: Callable[[ClaimGranted | ClaimRefused | HoldAnswered], None],
         unavailable: Callable[[], None],
         lapsed: Callable[[], None],
         draw: Callable[[float, float], float] = random.uniform,
@@ -106,24 +114,30 @@ class Fleet:
 
     async def _carry(self, releases: list[Release], claims: list[Claim]) -> None:
         try:
-            replies = await self._slots.exchange(
+            freed, replies = await self._slots.exchange(
                 [self._holding(each) for each in releases], [self._slot_claim(c) for c in claims]
             )
         except SlotsUnavailable:
             # What was to be released goes with the next heartbeat, which does not tell of it.
-            replies = [Reply(Answer.NOT_LIVE)] * len(claims)
+            freed, replies = (), [Reply(Answer.NOT_LIVE)] * len(claims)
             self._unavailable()
         else:
             if any(reply.answer is Answer.NOT_LIVE for reply in replies):
                 self._lapsed()
+        for release, outcome in zip(releases, freed, strict=False):
+            if release.step is not None and outcome in (Freed.HELD, Freed.REFUSED):
+                session = (release.key, release.step.session)
+                secs = release.step.hold_secs if outcome is Freed.HELD else None
+                self._post(HoldAnswered(release.pool, session, secs))
         for claim, reply in zip(claims, replies, strict=True):
-            self._post(self._event(claim.request, reply))
+            self._post(self._event(claim, reply))
 
-    def _event(self, request: int, reply: Reply) -> ClaimGranted | ClaimRefused:
+    def _event(self, claim: Claim, reply: Reply) -> ClaimGranted | ClaimRefused:
+        request = claim.request
         now = asyncio.get_running_loop().time()
         if reply.answer is Answer.GRANTED:
             more_at = None if reply.is_more else now + self._pause(reply)
-            return ClaimGranted(request, reply.told, more_at)
+            return ClaimGranted(request, reply.told, more_at, reply.is_held)
         self._booked.discard(request)
         if reply.turn_at is not None:
             if reply.wait:
@@ -133,7 +147,13 @@ class Fleet:
             retry_at = now + pause
             by = _REFUSED_BY[reply.turn_at]
             return ClaimRefused(request, by, retry_at, reply.told, reply.turn_of)
-        retry_at = now + self._pause(reply)
+        pause = self._pause(reply)
+        if claim.holds.is_starving:
+            # That the pool starves is forgotten unless it is said every second.
+            pause = self._draw(*RETRY_SECS)
+        if reply.hold_ends is not None:
+            pause = min(pause, reply.hold_ends + self._draw(*PASS_SECS))
+        retry_at = now + pause
         return ClaimRefused(request, _REFUSED_BY[reply.answer], retry_at, reply.told)
 
     def passes_at(self) -> float:
@@ -149,7 +169,13 @@ class Fleet:
 
     def _holding(self, slot: Release) -> Holding:
         return Holding(
-            self._id(slot.request), slot.pool, slot.group, slot.tenant, slot.key, slot.refund
+            self._id(slot.request),
+            slot.pool,
+            slot.group,
+            slot.tenant,
+            slot.key,
+            slot.refund,
+            slot.step,
         )
 
     def _slot_claim(self, claim: Claim) -> SlotClaim:
@@ -164,4 +190,5 @@ class Fleet:
             claim.tenant_cap,
             claim.key_cap,
             claim.turn,
+            claim.holds,
         )

@@ -47,6 +47,8 @@ from dataplane.scheduler.events import (
     Event,
     Finished,
     FleetSeen,
+    HoldAnswered,
+    HoldEnded,
     KeyChanged,
     KeyGone,
     Left,
@@ -190,8 +192,12 @@ class Admission:
         """How limits hold here from now on."""
         self._post(RegimeChanged(stance.claims, stance.divisor, stance.paused))
 
-    def answered(self, event: ClaimGranted | ClaimRefused) -> None:
-        """The fleet's answer to a claim."""
+    def answered(self, event: ClaimGranted | ClaimRefused | HoldAnswered) -> None:
+        """The fleet's answer to a claim, or to a release whose slot it was to hold."""
+        self._post(event)
+
+    def hold_ended(self, event: HoldEnded) -> None:
+        """A slot that the fleet held for this replica is held no more."""
         self._post(event)
 
     def fleet_seen(self, event: FleetSeen) -> None:

@@ -231,6 +231,15 @@ class Affinity:
             return False
         return step.session.latest is step or self.successor(step, now) is not None
 
+    def may_take(self, waiter: Waiter) -> bool:
+        """Whether a request that waits may go ahead with the slot held for its session."""
+        if self.session_of(waiter) is None or self.rules.hold_secs <= 0 or self.is_starving():
+            return False
+        oldest = waiter.key.head()
+        if oldest is None or oldest is waiter:
+            return True
+        return not oldest.is_late and not self.is_passed_enough(waiter.key)
+
     def successor(self, step: Step, now: float) -> Waiter | None:
         """The step after one that has just ended, if it has come already, and waits."""
         latest = step.session.latest

@@ -238,6 +238,15 @@ class Books:
         self._cap(key, policy.max_in_flight)
         return key
 
+    def key_changed(self, policy: KeyPolicy) -> None:
+        """A key, its tenant or its group is another, wherever they have work."""
+        for pool in self.pools.values():
+            if policy.tenant.id in pool.tenants:
+                key = self.key(pool, policy)
+                self.place(pool, key)
+                if not key.has_work and not key.resting:
+                    del key.level.nodes[key.id]
+
     def _cap(self, node: Key | Tenant, cap: int | None) -> None:
         before = node.configured_cap
         if before is not None and (cap is None or cap > before):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dataplane.scheduler.holds import NO_TERMS, HoldTerms, StepEnd
 from dataplane.scheduler.standing import Charges, Turn
 
 
@@ -54,6 +55,7 @@ class Claim:
     key_cap: int | None
     turn: Turn | None = None
     """None where the fleet goes by no order."""
+    holds: HoldTerms = NO_TERMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Release:
     key: str
     refund: Charges | None = None
     """What its request is given back of what it was charged: it never ran."""
+    step: StepEnd | None = None
+    """What session's step has ended in it, where the fleet may hold it for the next."""
 
 
 class AffinityEvent(StrEnum):

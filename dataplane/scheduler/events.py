@@ -131,6 +131,8 @@ class ClaimGranted:
     told: Told | None = None
     more_at: float | None = None
     """When the pool may claim again if nothing is heard before; None: at once."""
+    held: bool = False
+    """It is the slot that was held for the request's session."""
 
 
 class RefusedBy(StrEnum):
@@ -142,6 +144,8 @@ class RefusedBy(StrEnum):
     KEY = "key"
     NOBODY = "nobody"
     """No limit: the fleet did not answer, or the replica may not claim now."""
+    NO_HOLD = "no_hold"
+    """No limit: it was for the slot held for its session alone, and none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,28 @@ class ClaimRefused:
     told: Told | None = None
     turn_of: tuple[str, str] | None = None
     """The tenant and key of this replica that are to claim instead, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAnswered:
+    """The fleet has held a slot that was given back, for the next step of its session, or would
+    have but for a limit."""
+
+    pool: str
+    session: tuple[str, str]
+    """The key's id and the session's."""
+    held_secs: float | None
+    """For how long; None: it was released."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldEnded:
+    """A slot that this replica had the fleet hold is not held any more."""
+
+    pool: str
+    session: tuple[str, str]
+    why: str
+    """An `AffinityEvent`, or something else that is not counted here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +241,8 @@ Event = (
     | RegimeChanged
     | ClaimGranted
     | ClaimRefused
+    | HoldAnswered
+    | HoldEnded
     | SlotsFreed
     | Closing
     | TurnCome

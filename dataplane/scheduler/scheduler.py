@@ -16,7 +16,7 @@ from typing import Final
 
 from dataplane.scheduler.blocks import Blocks
 from dataplane.scheduler.books import Books
-from dataplane.scheduler.effects import Admit, Claim, Effect, Reject, RejectReason, Release
+from dataplane.scheduler.effects import Admit, Effect, Reject, RejectReason, Release
 from dataplane.scheduler.events import (
     Arrived,
     CeilingChanged,
@@ -26,6 +26,8 @@ from dataplane.scheduler.events import (
     Event,
     Finished,
     FleetSeen,
+    HoldAnswered,
+    HoldEnded,
     KeyChanged,
     KeyGone,
     Left,
@@ -41,9 +43,8 @@ from dataplane.scheduler.events import (
 from dataplane.scheduler.limits import part
 from dataplane.scheduler.order import Order
 from dataplane.scheduler.sessions import Sessions
-from dataplane.scheduler.standing import Standing
 from dataplane.scheduler.state import Key, Pool, Slot, Waiter
-from dataplane.scheduler.turns import Turns
+from dataplane.scheduler.turns import Turns, claim_of, release_of
 from shared.policy import KeyPolicy
 
 
@@ -122,7 +123,7 @@ class Scheduler:
 
     def running(self) -> Iterable[Release]:
         """Every request that runs, as its slot will be given back."""
-        return (_release(n, slot) for n, slot in self._slots.items() if slot.claimed_by is None)
+        return (release_of(n, slot) for n, slot in self._slots.items() if slot.claimed_by is None)
 
     def wake_at(self) -> float | None:
         """When `Woken` is due if nothing else happens before; None: never."""
@@ -156,6 +157,8 @@ class Scheduler:
                 self._granted(event, now)
             case ClaimRefused():
                 self._refused(event, now)
+            case HoldAnswered() | HoldEnded():
+                self._sessions.hear(event, now)
             case SlotsFreed(pool):
                 self._blocks.slots_freed(pool)
             case TurnCome():
@@ -171,7 +174,8 @@ class Scheduler:
             case PoolGone(id):
                 self._pool_gone(id, now)
             case KeyChanged(policy):
-                self._key_changed(policy, now)
+                self._books.key_changed(policy)
+                self._sessions.keep_to_caps(now)
             case KeyGone(id):
                 waiters = (w for w in self._waiting.values() if w.key.id == id)
                 self._reject_all(waiters, now, RejectReason.KEY_GONE)
@@ -187,6 +191,8 @@ class Scheduler:
         self._serve(now)
         if self._sessions.holding and self._sessions.tend(now, self.ceiling):
             self._serve(now)
+        if isinstance(event, Arrived) and (waiter := self._waiting.get(event.request)) is not None:
+            self._claim_hold(waiter, now)
         return self._effects
 
     # Arriving and leaving
@@ -262,9 +268,13 @@ class Scheduler:
         del self._slots[request]
         if undo:
             slot.refund()
+        end = None
+        if self._claims and not undo:
+            ceiling = self._configured_ceiling
+            end = self._sessions.step_end(slot, now, failed=failed, ceiling=ceiling)
         if self._has_fleet:
             is_undone = self._fleet_order and (undo or slot.is_abandoned)
-            self._effects.append(_release(request, slot, undo=is_undone))
+            self._effects.append(release_of(request, slot, end, undo=is_undone))
         if slot.step is not None and self._sessions.ended(
             slot, now, ran=not undo, failed=failed, ceiling=self.ceiling
         ):
@@ -276,6 +286,8 @@ class Scheduler:
         if self._has_fleet:
             self._blocks.own_slot_freed(slot, in_order=self._fleet_order)
         self._vacate(slot, now)
+        if end is not None and (waiter := self._sessions.next_step(slot, now)) is not None:
+            self._claim_hold(waiter, now)
 
     def _vacate(self, slot: Slot, now: float) -> None:
         self._books.count(slot.pool, slot.key, running=-1)
@@ -290,6 +302,7 @@ class Scheduler:
                 break
             self._reject(waiter, RejectReason.TIMED_OUT, now)
         self._blocks.lift_due(now)
+        self._sessions.forget_ended(now)
         if self._sessions.holding and self._sessions.tend(now, self.ceiling):
             self._serve(now)  # those who wait come before whoever arrives now
         self._books.drop_idle(now, self._pool_idle)
@@ -307,15 +320,6 @@ class Scheduler:
     def _reject_all(self, waiters: Iterable[Waiter], now: float, reason: RejectReason) -> None:
         for waiter in list(waiters):
             self._reject(waiter, reason, now)
-
-    def _key_changed(self, policy: KeyPolicy, now: float) -> None:
-        for pool in self._books.pools.values():
-            if policy.tenant.id in pool.tenants:
-                key = self._books.key(pool, policy)
-                self._books.place(pool, key)
-                if not key.has_work and not key.resting:
-                    del key.level.nodes[key.id]
-        self._sessions.keep_to_caps(now)
 
     def _regime_changed(self, event: RegimeChanged, now: float) -> None:
         if event.claims != self._claims:
@@ -340,17 +344,19 @@ class Scheduler:
             slots = self._books.slots(pool, self.ceiling)
             waiter = self._turns.next(pool, slots)
             assert waiter is not None, "a ready pool has someone who can go"
-            key = waiter.key
-            standing = self._turns.standing(waiter, slots, now) if self._is_in_order else None
             pool.turn_of = None
-            del key.queue[waiter.request]
-            self._sessions.taken(waiter, now)
-            self._books.count(pool, key, waiting=-1, running=1)
             if self._claims:
-                self._claim(waiter, standing, slots, now)
+                self._claim(waiter, slots, now)
             else:
-                self._occupy(waiter.request, pool, key, waiter.tokens)
+                self._take(waiter, now)
+                self._occupy(waiter.request, pool, waiter.key, waiter.tokens)
                 self._admit(waiter, now)
+
+    def _take(self, waiter: Waiter, now: float) -> None:
+        """A request leaves its queue for a slot."""
+        del waiter.key.queue[waiter.request]
+        self._sessions.taken(waiter, now)
+        self._books.count(waiter.pool, waiter.key, waiting=-1, running=1)
 
     def _occupy(
         self, request: int, pool: Pool, key: Key, tokens: int, claimed_by: Waiter | None = None
@@ -371,44 +377,45 @@ class Scheduler:
 
     # Claiming
 
-    def _claim(self, waiter: Waiter, standing: Standing | None, slots: int, now: float) -> None:
+    def _claim_hold(self, waiter: Waiter, now: float) -> None:
+        """Ask for the slot that the fleet may hold for a request's session, ahead of the queue."""
+        is_free = self._claims and not self._is_paused and waiter.request not in self._slots
+        if is_free and self._sessions.may_take(waiter, now):
+            slots = self._books.slots(waiter.pool, self.ceiling)
+            self._claim(waiter, slots, now, is_hold_only=True)
+
+    def _claim(self, waiter: Waiter, slots: int, now: float, *, is_hold_only: bool = False) -> None:
+        standing = self._turns.standing(waiter, slots, now) if self._is_in_order else None
+        self._take(waiter, now)
         pool, key = waiter.pool, waiter.key
-        waiter.at_once = waiter is self._arriving
-        pool.claiming += 1
-        self._occupy(waiter.request, pool, key, waiter.tokens, claimed_by=waiter)
-        slot = self._slots[waiter.request]
+        waiter.at_once = waiter is self._arriving and not is_hold_only
+        pool.claiming += not is_hold_only
+        slot = self._occupy(waiter.request, pool, key, waiter.tokens, claimed_by=waiter)
+        slot.is_hold_only = is_hold_only
         for node, amount in slot.charged:
             node.pending += amount
         turn = None if standing is None else self._turns.turn(slot, standing, slots, now)
-        self._effects.append(
-            Claim(
-                waiter.request,
-                pool.policy.id,
-                slot.group,
-                key.tenant.id,
-                key.id,
-                pool_size=pool.policy.size,
-                ceiling=self._configured_ceiling,
-                tenant_cap=key.tenant.configured_cap,
-                key_cap=key.configured_cap,
-                turn=turn,
-            )
-        )
+        terms, most = self._sessions.terms(waiter, is_only=is_hold_only), self._configured_ceiling
+        self._effects.append(claim_of(waiter.request, slot, most, turn, terms))
 
     def _granted(self, event: ClaimGranted, now: float) -> None:
         slot = self._slots[event.request]
         pool, waiter = slot.pool, slot.claimed_by
         assert waiter is not None, "a claim is answered once"
-        pool.claiming -= 1
+        pool.claiming -= not slot.is_hold_only
         slot.claimed_by = None
         if slot.is_abandoned:
             self._free(event.request, now)
             return
         slot.decided()
-        pool.was_called = pool.was_redirected = False
         if event.told is not None and self._claims:
             self._turns.learn(slot, event.told)
-        self._admit(waiter, now)
+        if event.held:
+            self._sessions.redeemed(waiter)
+        self._admit(waiter, now, held=event.held)
+        if slot.is_hold_only:
+            return
+        pool.was_called = pool.was_redirected = False
         if not pool.waiting:
             pool.was_refused = False
         elif event.more_at is not None:
@@ -419,7 +426,7 @@ class Scheduler:
         slot = self._slots.pop(event.request)
         waiter, pool, key = slot.claimed_by, slot.pool, slot.key
         assert waiter is not None, "a claim is answered once"
-        pool.claiming -= 1
+        pool.claiming -= not slot.is_hold_only
         if slot.is_abandoned:
             self._vacate(slot, now)
         else:
@@ -432,6 +439,8 @@ class Scheduler:
             self._books.place(pool, key)
             if event.told is not None and self._claims:
                 self._turns.learn(slot, event.told)
+        if event.by is RefusedBy.NO_HOLD:
+            return
         is_redirected = event.turn_of is not None and not pool.was_redirected
         pool.was_redirected = is_redirected
         if self._claims and is_redirected:
@@ -439,8 +448,3 @@ class Scheduler:
             self._books.refresh(pool)
         elif self._claims:
             self._blocks.put(slot, event.by, event.retry_at)
-
-
-def _release(request: int, slot: Slot, *, undo: bool = False) -> Release:
-    names = (slot.pool.policy.id, slot.group, slot.key.tenant.id, slot.key.id)
-    return Release(request, *names, slot.charges if undo else None)

@@ -12,8 +12,9 @@ from typing import Final
 from dataplane.scheduler.affinity import Affinity, Hold, Step
 from dataplane.scheduler.books import Books
 from dataplane.scheduler.effects import AffinityEvent, Effect, Noted
-from dataplane.scheduler.events import Arrived
+from dataplane.scheduler.events import Arrived, HoldAnswered, HoldEnded
 from dataplane.scheduler.fairness import Node
+from dataplane.scheduler.holds import NO_TERMS, HoldTerms, StepEnd
 from dataplane.scheduler.state import Key, Pool, Slot, Waiter
 from shared.policy import KeyPolicy
 
@@ -27,7 +28,9 @@ class Sessions:
         self.holding: dict[str, Pool] = {}
         """Pools that hold slots."""
         self.may_hold = True
-        """Whether slots are held at all: not while they belong to the fleet."""
+        """Whether slots are held here: not while they belong to the fleet, which holds them."""
+        self._fleet_holding: dict[str, Pool] = {}
+        """Pools that the fleet holds slots of, given back here."""
         self.is_closing = False
         """Nothing is held any more."""
         self.effects: list[Effect] = []
@@ -44,6 +47,8 @@ class Sessions:
             alarm = _of(pool).next_alarm
             if alarm is not None:
                 yield alarm
+        for pool in self._fleet_holding.values():
+            yield min(pool.fleet_holds.values())
 
     def tend(self, now: float, ceiling: int) -> bool:
         """Free what is not to be held any more: its time is up, or a limit does not allow it.
@@ -234,6 +239,89 @@ class Sessions:
         self._note(pool, AffinityEvent.REDEEM)
         if _of(pool).goes_ahead(hold.key, request):
             self._free_of_passed(pool, [hold.key], now)
+
+    # Slots that the fleet holds
+
+    def terms(self, waiter: Waiter, *, is_only: bool) -> HoldTerms:
+        """What the claim for a request, which counts as running already, says of holds."""
+        affinity, step = waiter.pool.affinity, waiter.step
+        if affinity is None or affinity.rules.hold_secs <= 0:
+            return NO_TERMS
+        most = affinity.most_held(waiter.pool.policy.size)
+        if affinity.is_starving(waiter.key):
+            return HoldTerms(None, is_only, most, is_starving=True)
+        counts = step is not None and step.affinity is affinity
+        return HoldTerms(step.session.name[1] if step and counts else None, is_only, most)
+
+    def may_take(self, waiter: Waiter, now: float) -> bool:
+        """Whether a request that waits may ask for the slot held for its session alone."""
+        affinity = waiter.pool.affinity
+        if affinity is None:
+            return False
+        affinity.age(now)
+        return affinity.may_take(waiter)
+
+    def step_end(self, slot: Slot, now: float, *, failed: bool, ceiling: int) -> StepEnd | None:
+        """What the fleet is told of a step that ran, before `ended`; `ceiling` as configured."""
+        pool, key, step = slot.pool, slot.key, slot.step
+        if step is None or step.affinity is not pool.affinity:
+            return None
+        affinity, rules = step.affinity, step.affinity.rules
+        affinity.age(now)
+        may = not (affinity.is_passed_enough(key) or affinity.is_starving(key))
+        is_last = step.session.latest is step or affinity.successor(step, now) is not None
+        return StepEnd(
+            session=step.session.name[1],
+            age=now - step.arrived_at,
+            hold_secs=rules.hold_secs,
+            life_secs=max(rules.warm_secs, rules.hold_secs),
+            is_wanted=is_last and not (failed or pool.gone or self.is_closing),
+            most=affinity.most_held(pool.policy.size) if may else 0,
+            max_jumps=rules.max_jumps,
+            pool_size=pool.policy.size,
+            ceiling=ceiling,
+            tenant_cap=key.tenant.configured_cap,
+            key_cap=key.configured_cap,
+        )
+
+    def next_step(self, slot: Slot, now: float) -> Waiter | None:
+        """The step after one that has just ended in a slot, if it waits already."""
+        step = slot.step
+        return None if step is None else step.affinity.successor(step, now)
+
+    def redeemed(self, waiter: Waiter) -> None:
+        """A request has the slot that the fleet held for its session."""
+        waiter.passes = False
+        self._note(waiter.pool, AffinityEvent.REDEEM)
+
+    def hear(self, event: HoldAnswered | HoldEnded, now: float) -> None:
+        """What became of a slot that was given back here, in a pool that may be gone."""
+        pool = self._books.pools.get(event.pool)
+        if pool is None:
+            return
+        if isinstance(event, HoldEnded):
+            self._hold_ended(pool, event)
+        elif event.held_secs is None:
+            self._note(pool, AffinityEvent.REFUSED)
+        else:
+            pool.fleet_holds[event.session] = now + event.held_secs
+            self._fleet_holding[pool.policy.id] = pool
+            self._note(pool, AffinityEvent.HOLD)
+
+    def _hold_ended(self, pool: Pool, event: HoldEnded) -> None:
+        pool.fleet_holds.pop(event.session, None)
+        if not pool.fleet_holds:
+            self._fleet_holding.pop(pool.policy.id, None)
+        if event.why in (AffinityEvent.EXPIRE, AffinityEvent.FREED_STARVING):
+            self._note(pool, AffinityEvent(event.why))
+
+    def forget_ended(self, now: float) -> None:
+        """Slots that the fleet held are held no longer than they were to be."""
+        for pool in list(self._fleet_holding.values()):
+            for session in [name for name, ends in pool.fleet_holds.items() if ends <= now]:
+                del pool.fleet_holds[session]
+            if not pool.fleet_holds:
+                del self._fleet_holding[pool.policy.id]
 
     # Holding and freeing
 

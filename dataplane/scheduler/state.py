@@ -103,6 +103,7 @@ class Slot:
         "claimed_by",
         "group",
         "is_abandoned",
+        "is_hold_only",
         "key",
         "pool",
         "step",
@@ -132,6 +133,8 @@ class Slot:
         """Of a session, once it runs."""
         self.is_abandoned = False
         """The waiter it is claimed for is gone: if it is granted it goes straight back."""
+        self.is_hold_only = False
+        """It is claimed ahead of the queue, if it is held for the waiter's session."""
 
     @property
     def charges(self) -> Charges:
@@ -159,6 +162,7 @@ class Pool:
         "blocked_nodes",
         "claiming",
         "elsewhere",
+        "fleet_holds",
         "gone",
         "groups",
         "held",
@@ -204,6 +208,9 @@ class Pool:
         """Its model is deleted or disabled: it is dropped when its last request ends."""
         self.affinity: Affinity | None = None
         """None: sessions count for nothing here."""
+        self.fleet_holds: dict[tuple[str, str], float] = {}
+        """Sessions that the fleet holds a slot for since this replica gave it back, and when that
+        ends: for whoever looks on. One is forgotten as it ends, or is heard to have."""
         self.affinity_events: Counter[str] = Counter()
         """What affinity did here so far, for whoever looks on; nothing is decided by it."""
         self.groups: Level[Group] = Level()
@@ -227,6 +234,11 @@ class Pool:
             and not self.blocked
             and not (self.was_refused and self.claiming)
         )
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it takes part in the live picture."""
+        return self.has_work or bool(self.fleet_holds)
 
     def head(self, key: Key) -> Waiter | None:
         """The request of a key that goes when it is the key's turn."""

@@ -6,7 +6,9 @@ from itertools import islice
 from typing import Final
 
 from dataplane.scheduler.books import Books
+from dataplane.scheduler.effects import Claim, Release
 from dataplane.scheduler.fairness import SCORE_UNIT
+from dataplane.scheduler.holds import HoldTerms, StepEnd
 from dataplane.scheduler.order import Order
 from dataplane.scheduler.standing import Rank, Standing, Told, Turn
 from dataplane.scheduler.state import Pool, Slot, Tenant, Waiter
@@ -31,14 +33,16 @@ class Turns:
         return None if tenant is None else _first_of(pool, tenant)
 
     def standing(self, waiter: Waiter, slots: int, now: float) -> Standing:
-        """Where a waiter stands in a pool with `slots` to share."""
+        """Where a waiter stands in a pool with `slots` to share: for its key, which is chosen by
+        who has waited there for longest, whoever of it goes then."""
         key, tenant, group = waiter.key, waiter.key.tenant, waiter.key.tenant.group
+        oldest = key.head() or waiter
         group_share, tenant_share = self._order.shares(tenant, slots) or (None, None)
         return Standing(
             Rank(group.id, group.floor / SCORE_UNIT, group_share),
             Rank(tenant.id, tenant.floor / SCORE_UNIT, tenant_share, tenant.configured_cap),
             Rank(key.id, key.floor / SCORE_UNIT, None, key.configured_cap),
-            now - waiter.arrived_at,
+            now - min(oldest.arrived_at, waiter.arrived_at),
         )
 
     def turn(self, slot: Slot, standing: Standing, slots: int, now: float) -> Turn:
@@ -76,3 +80,19 @@ def _first_of(pool: Pool, tenant: Tenant) -> Waiter:
     waiter = pool.head(key)
     assert waiter is not None, "a key that contends has a request"
     return waiter
+
+
+def claim_of(request: int, slot: Slot, ceiling: int, turn: Turn | None, holds: HoldTerms) -> Claim:
+    """What the fleet is asked for a slot; `ceiling` as configured, as the other limits are."""
+    key, size = slot.key, slot.pool.policy.size
+    names = (slot.pool.policy.id, slot.group, key.tenant.id, key.id)
+    caps = (key.tenant.configured_cap, key.configured_cap)
+    return Claim(request, *names, size, ceiling, *caps, turn, holds)
+
+
+def release_of(
+    request: int, slot: Slot, step: StepEnd | None = None, *, undo: bool = False
+) -> Release:
+    """What the fleet is told of a slot that is free."""
+    names = (slot.pool.policy.id, slot.group, slot.key.tenant.id, slot.key.id)
+    return Release(request, *names, slot.charges if undo else None, step)

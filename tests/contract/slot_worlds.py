@@ -131,4 +131,4 @@ async def answers(
     slots: Slots, releases: Sequence[Holding], claims: Sequence[Claim]
 ) -> list[Answer]:
     """What became of claims, and nothing else."""
-    return [reply.answer for reply in await slots.exchange(releases, claims)]
+    return [reply.answer for reply in (await slots.exchange(releases, claims)).claims]

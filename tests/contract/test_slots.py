@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
 
 from dataplane.admission.slots.port import Answer, Claim, Holding, Slots
-from tests.contract.slot_worlds import TTL, ModelWorld, World, answers, redis_world
+from tests.contract.slot_worlds import TTL, World, answers
 
 GRANTED: Final = Answer.GRANTED
-
-
-@pytest.fixture(params=["redis", "model"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    if request.param == "model":
-        yield ModelWorld()
-        return
-    async with redis_world() as real:
-        yield real
-
-
-@pytest.fixture
-async def pair(world: World) -> tuple[Slots, Slots]:
-    """Two live replicas whose holdings, none, are on the books."""
-    one, two = world.replica("one"), world.replica("two")
-    await one.heartbeat([])
-    await two.heartbeat([])
-    await one.heartbeat([])
-    await world.announced()
-    return one, two
 
 
 def claim(id: str, **changed: Any) -> Claim:

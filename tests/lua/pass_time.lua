@@ -44,6 +44,10 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
     end
   end
   local left = redis.call('PTTL', key)
+  if kind == 'string' and string.find(key, ':1:s%a+:') then
+    local finish, rest = string.match(redis.call('GET', key), '^(%d+)(.*)$')
+    redis.call('SET', key, whole(finish - shift) .. rest, 'KEEPTTL')
+  end
   if left > 0 then
     redis.call('PEXPIRE', key, whole(left - shift))
   end

@@ -9,13 +9,13 @@ import pytest
 from redis.asyncio import Redis
 
 from dataplane.admission.slots.port import Answer, SlotsUnavailable
-from dataplane.admission.slots.redis import (
-    RedisSlots,
+from dataplane.admission.slots.redis import RedisSlots
+from dataplane.admission.slots.scripts import SlotScripts
+from dataplane.admission.slots.server import (
     eviction_warnings,
     server_warnings,
     version_warnings,
 )
-from dataplane.admission.slots.scripts import SlotScripts
 from dataplane.scripts import MalformedScript, load, parse
 from shared import redis as shared_redis
 from tests.contract.slot_worlds import answers

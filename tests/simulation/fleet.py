@@ -22,9 +22,12 @@ CHUNK: Final = 25
 """Seeds that a process lives at a time."""
 
 
-def live(seed: int, *, kind: str | None = None, trace: bool = False) -> Report:
-    """The life of a seed. Raises `Violation`, which says how to see it again."""
-    life = Life(seed, kind=kind, trace=trace)
+def live(
+    seed: int, *, kind: str | None = None, trace: bool = False, affinity: bool = False
+) -> Report:
+    """The life of a seed, or the same with sessions that slots are held for. Raises `Violation`,
+    which says how to see it again."""
+    life = Life(seed, kind=kind, trace=trace, affinity=affinity)
     try:
         return life.run()
     except Violation as violation:

@@ -206,10 +206,10 @@ class Ledger:
 
 def _claims(call: ScriptCall) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """Of each claim in a call: id, the four sets it counts in, and the limit of each."""
-    _, every, _, _, *keys = call.keys
+    _, every, _, _, _, _, *keys = call.keys
     claims = []
-    for number, at in enumerate(range(2, len(call.args), 10)):
-        pool, _, tenant, key = keys[8 * number : 8 * number + 4]
+    for number, at in enumerate(range(2, len(call.args), 14)):
+        pool, _, tenant, key = keys[11 * number : 11 * number + 4]
         id, _, _, *limits = call.args[at : at + 7]
         claims.append((id, (pool, every, tenant, key), tuple(limits)))
     return claims

@@ -33,7 +33,9 @@ SLUGGISH: Final = Weather(latency=(0.02, 0.08))
 class Life:
     """One seed. Which `kind` of life it is follows from it, unless one is asked for."""
 
-    def __init__(self, seed: int, *, kind: str | None = None, trace: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, kind: str | None = None, trace: bool = False, affinity: bool = False
+    ) -> None:
         self._plan: Final = random.Random(f"{seed} plan")
         plan = self._plan
         heartbeat, ttl = plan.choice(HEARTBEATS)
@@ -47,6 +49,7 @@ class Life:
             ceiling=plan.choice((64, max(1, sum(sizes) * 2 // 3), sum(sizes))),
             timeout=plan.choice((2.0, 10.0, 30.0)),
             expected=plan.choice((1, self.replicas)),
+            affinity=affinity,
         )
         busy = plan.choice((0.6, 1.2, 2.5))
         load = Load(
@@ -315,6 +318,10 @@ class Life:
         world = self.world
         world.is_asking = False
         stuck: dict[str, float] = {}
+        patience = STUCK_SECS
+        if world.settings.affinity:
+            # A hold that was not taken is freed by the next heartbeat if nothing comes before.
+            patience += world.settings.heartbeat
         while waiting := self._unfinished():
             seen, stuck = stuck, {}
             for request in waiting:
@@ -322,7 +329,7 @@ class Life:
                     since = seen.get(request.id, world.time.now)
                     if world.ledger.last_entry >= since:
                         since = world.time.now
-                    if world.time.now - since > STUCK_SECS:
+                    if world.time.now - since > patience:
                         raise Violation(f"{request.id} waits and could run")
                     stuck[request.id] = since
             if world.time.now > DRAIN_SECS:
@@ -378,6 +385,8 @@ class Life:
             if ":line:" in name:
                 raise Violation(f"{name} still has {value}")
             if ":held:" in name and name.rpartition(":")[2] in world.members:
+                raise Violation(f"{name} still has {value}")
+            if name.rpartition(":")[2].startswith("hold"):
                 raise Violation(f"{name} still has {value}")
             if isinstance(value, dict) and not name.endswith(":roster") and ":held:" not in name:
                 leaked = [id for id, end in value.items() if int(end) > now]

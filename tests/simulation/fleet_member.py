@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from dataplane import neighbours, picture
 from dataplane.admission import Admission, Ask, Limits, Permit
-from dataplane.admission.announcements import Announcement, Freed, TurnCalled, parse
+from dataplane.admission.announcements import Announcement, Freed, HoldOver, TurnCalled, parse
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
 from dataplane.admission.replica import Mode, ReplicaSettings, Stance
@@ -23,8 +23,8 @@ from dataplane.admission.slots.redis import RedisSlots
 from dataplane.errors import Refusal
 from dataplane.live_view import ReplicaView
 from dataplane.scheduler.effects import Claim
-from dataplane.scheduler.events import ClaimGranted, ClaimRefused
-from shared.policy import KeyPolicy, ModelPolicy
+from dataplane.scheduler.events import ClaimGranted, ClaimRefused, HoldAnswered, HoldEnded
+from shared.policy import AffinityPolicy, KeyPolicy, ModelPolicy
 from shared.redis_keys import SlotKeys
 from tests.simulation.fleet_network import Link, Server
 from tests.simulation.fleet_time import Loop, Time
@@ -77,6 +77,7 @@ class Request:
     secs: float
     """How long it runs."""
     tokens: int = 100
+    session: str | None = None
     asked_at: float = 0.0
     id: str = ""
     """As the books name it."""
@@ -119,6 +120,7 @@ class FleetSettings:
     expected: int = 1
     algorithm: str = "hierarchical"
     fleet_order: bool = True
+    affinity: bool = False
 
 
 class WatchedFleet(Fleet):
@@ -196,6 +198,7 @@ class Member:
                 ceiling=settings.ceiling,
                 timeout=settings.timeout,
                 fleet_order=settings.fleet_order,
+                affinity=AffinityPolicy(enabled=settings.affinity),
             ),
             has_fleet=True,
         )
@@ -244,7 +247,13 @@ class Member:
         if heard is not None and self._asserts_all_since_damage:
             self.is_damaged = False
 
-    def _answered(self, event: ClaimGranted | ClaimRefused) -> None:
+    def _answered(self, event: ClaimGranted | ClaimRefused | HoldAnswered) -> None:
+        counts = self.requests_link.server.counts
+        if isinstance(event, HoldAnswered):
+            counts["slots held"] += event.held_secs is not None
+            self.admission.answered(event)
+            return
+        counts["held slots taken"] += isinstance(event, ClaimGranted) and event.held
         if isinstance(event, ClaimRefused):
             self.claimed_at.pop(event.request, None)
         self.admission.answered(event)
@@ -260,6 +269,8 @@ class Member:
             self.admission.called(said)
         elif isinstance(said, TurnCalled) and said.then == self.name:
             self.admission.other_called(said, self.fleet.passes_at())
+        elif isinstance(said, HoldOver) and said.replica == self.name:
+            self.admission.hold_ended(HoldEnded(said.pool, (said.key, said.session), said.why))
         if said is not None:
             self.heartbeat.announced(said)
 
@@ -415,7 +426,8 @@ class Member:
         request.asked_at = self._time.now
         request.key, request.model = self.keys[request.key.id], self.models[request.model.id]
         try:
-            permit = self.admission.admit(Ask(request.key, request.model, request.tokens))
+            ask = Ask(request.key, request.model, request.tokens, request.session)
+            permit = self.admission.admit(ask)
             request.id = f"{self.name}:{permit.request}"
             self.requests[permit.request] = request
             async with permit:

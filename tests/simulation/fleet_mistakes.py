@@ -40,8 +40,8 @@ def what_the_living_hold_is_reclaimed(patch: pytest.MonkeyPatch) -> None:
     reclaim = RedisModel._reclaim
 
     def too_much(self: RedisModel, keys: tuple[str, ...], args: tuple[str, ...]) -> list[int]:
-        for key in keys[1:]:
-            self._delete(key)
+        for key in keys[5:]:
+            self.delete(key)
         return reclaim(self, keys, args)
 
     patch.setattr(RedisModel, "_reclaim", too_much)

@@ -123,7 +123,7 @@ class OrderWorld(World):
             ledger_after(call, seen, reply, fresh)
             if self._watching and call.script == "claim":
                 self.outcome.calls += 1
-                self.outcome.claims += (len(call.args) - 2) // 10
+                self.outcome.claims += (len(call.args) - 2) // 14
 
         self.server.after = after
 

@@ -13,7 +13,7 @@ from dataplane.admission.replica import Mode
 from dataplane.scheduler.limits import part
 from shared.policy import GroupPolicy, KeyPolicy, ModelPolicy, TenantPolicy
 from tests.simulation.fleet_ledger import Ledger, Row, Violation
-from tests.simulation.fleet_member import FleetSettings, Limit, Member, Request, Watch
+from tests.simulation.fleet_member import KEYS, FleetSettings, Limit, Member, Request, Watch
 from tests.simulation.fleet_network import Server, ServerState
 from tests.simulation.fleet_time import Time, new_loop
 
@@ -307,6 +307,8 @@ class World:
         self.ledger.asked += 1
         request = Request(self.ledger.asked, member, key, model, secs)
         request.tokens = self.ledger.asked % 7 * 50 if self.varied else 100
+        if self.settings.affinity and self.ledger.asked % 3:
+            request.session = f"s{self.ledger.asked % 5}"
         member.serve(request)
         return request
 
@@ -373,17 +375,25 @@ class World:
     def could_run(self, request: Request, divisor: int) -> bool:
         """Whether a replica that goes by its part has room for it."""
         member = request.member
+        held = sum(pool.held for pool in member.admission.core.pools)
         return all(
-            (most := member.limit(limit).last) is None or member.counts[limit] < part(most, divisor)
+            (most := member.limit(limit).last) is None
+            or member.counts[limit] + held < part(most, divisor)
             for limit in request.limits
         )
 
     def has_room(self, request: Request) -> bool:
         """Whether the fleet as a whole has room for it."""
         return all(
-            (most := request.member.limit(limit).last) is None or self.ledger.total(limit) < most
+            (most := request.member.limit(limit).last) is None
+            or self.ledger.total(limit) + self._held() < most
             for limit in request.limits
         )
+
+    def _held(self) -> int:
+        """Slots held for sessions, wherever: no fewer than count at any one limit."""
+        ends = self.server.model.leases(KEYS.holds).values()
+        return sum(end > self.server.ms() for end in ends)
 
     @property
     def is_in_step(self) -> bool:

@@ -151,6 +151,15 @@ class Lines:
                     found.append(Waiting(place, rank, self._is_passed(place), found))
         return found, is_unordered, turns
 
+    def is_waited_for(self, line: str) -> bool:
+        """Whether a replica waits at a limit."""
+        for name, record in self._hashes.hash_of(line).items():
+            if name.startswith("r:"):
+                place = self._decoded(name[2:], record)
+                if place is not None and place.text != "-":
+                    return True
+        return False
+
     def call(self, line: str, who: Waiting, after: Waiting | None) -> None:
         if who.place.called:
             return

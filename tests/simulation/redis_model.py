@@ -14,16 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from dataplane.scripts import ScriptCall
-from tests.simulation.line_model import (
-    CALLED,
-    SAME,
-    Lines,
-    Rank,
-    Waiting,
-    first,
-    second,
-    served_of,
-)
+from tests.simulation.holds_model import RUNNING, STARVING, Holds, Step
+from tests.simulation.line_model import CALLED, SAME, Lines, Rank, Waiting, first, second
 
 LIMITS: Final = ("pool", "ceiling", "tenant", "key")
 
@@ -44,7 +36,7 @@ class RedisModel:
         self.published: list[dict[str, object]] = []
         self._expiry: dict[str, int] = {}
         self.now = 0
-        self._lines: Final = Lines(self)
+        self.lines: Final = Lines(self)
 
     def run(self, call: ScriptCall, now: int) -> Any:
         """Carry out one script at `now`, in ms of the server's clock. Raises `WrongType`."""
@@ -64,7 +56,7 @@ class RedisModel:
         """Let it be `now`: keys whose life is over go."""
         self.now = now
         for key in [key for key, end in self._expiry.items() if end <= now]:
-            self._delete(key)
+            self.delete(key)
 
     def flush(self) -> None:
         """Forget everything, as a restart without persistence does."""
@@ -73,8 +65,12 @@ class RedisModel:
 
     def set_text(self, key: str, text: str) -> None:
         """Put something of the wrong type under a key."""
-        self._delete(key)
+        self.delete(key)
         self.keys[key] = text
+
+    def has(self, key: str, id: str) -> bool:
+        """Whether a set has a lease; something else has none."""
+        return self._is_set(key) and id in self._set(key)
 
     def leases(self, key: str) -> Set:
         """What a set of the books has, lapsed or not. For reading only. Raises `WrongType`."""
@@ -84,10 +80,59 @@ class RedisModel:
 
     def _claim(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[list[str]]:
         lease = self._lease_of(keys[0], args[0])
+        self._holds(keys[1], keys[3:6]).free_lapsed()
         return [
-            self._claim_one(lease, args[0], keys, keys[k : k + 8], args[a : a + 10])
-            for k, a in zip(range(4, len(keys), 8), range(2, len(args), 10), strict=True)
+            self._claim_one(lease, args[0], keys, keys[k : k + 11], args[a : a + 14])
+            for k, a in zip(range(6, len(keys), 11), range(2, len(args), 14), strict=True)
         ]
+
+    def _holds(self, all: str, others: tuple[str, ...]) -> Holds:
+        return Holds(self, (all, *others))
+
+    def _claim_held(
+        self,
+        lease: int,
+        replica: str,
+        shared: tuple[str, ...],
+        keys: tuple[str, ...],
+        args: tuple[str, ...],
+    ) -> list[str] | None:
+        """What a claim says of holds comes first; its answer if that decides it."""
+        served, pool_line, pool_holds, starves, session = keys[4], keys[5], *keys[8:11]
+        standing, others, charges, hold, is_only, most, is_starving = args[7:14]
+        holds = self._holds(shared[1], shared[3:6])
+        if is_starving == "1":
+            self.set_text(starves, str(self.now))
+            self.live(starves, STARVING)
+            holds.free_beyond(pool_holds, 0, "freed_starving")
+        else:
+            holds.free_beyond(pool_holds, int(most), "freed")
+        rank = self.lines.ranked(served, json.loads(standing)[0], self.now) if standing else None
+        if hold:
+            if self.text_of(session) is not None:
+                self.live(session, RUNNING)
+            is_held = holds.has(pool_holds, hold)
+            if is_held and not holds.is_whole(hold):
+                holds.free(hold, "freed")
+                self.take_out(pool_holds, hold)
+            elif is_held:
+                holds.drop(hold, "redeem")
+                self._take(args[0], args[1], shared, keys, lease)
+                if rank is not None:
+                    self._charge(rank, json.loads(charges), keys, lease)
+                if rank is not None and is_only == "0":
+                    self._stand_for(pool_line, replica, others)
+                    self.lines.step_out(shared[3], replica)
+                return ["granted", "1", "held", "", "", *_told(rank)]
+        return ["no_hold", "0", "", "", ""] if is_only == "1" else None
+
+    def _take(
+        self, id: str, note: str, shared: tuple[str, ...], keys: tuple[str, ...], lease: int
+    ) -> None:
+        self._note(shared[2], id, note)
+        self.keep(shared[2], lease)
+        for set in (keys[0], shared[1], *keys[1:4]):
+            self.add(set, id, lease)
 
     def _claim_one(
         self,
@@ -97,12 +142,15 @@ class RedisModel:
         keys: tuple[str, ...],
         args: tuple[str, ...],
     ) -> list[str]:
-        pool, group, tenant, key, served, pool_line, tenant_line, key_line = keys
-        id, note, name, *sizes, standing, others, charges = args
+        pool, _, tenant, key, served, pool_line, tenant_line, key_line = keys[:8]
+        id, note, name, *sizes, standing, others, charges = args[:10]
         if lease is None:
             return ["not_live", "0", "", "", ""]
         if self._set(pool).get(id, 0) > self.now:
             return ["granted", "1", "", "", ""]
+        held = self._claim_held(lease, replica, shared, keys, args)
+        if held is not None:
+            return held
         sets = (pool, shared[1], tenant, key)
         lines = (pool_line, shared[3], tenant_line, key_line)
         limits = [
@@ -110,7 +158,7 @@ class RedisModel:
             for by, set, most, line in zip(LIMITS, sets, sizes, lines, strict=True)
             if most
         ]
-        order = self._lines
+        order = self.lines
         rank = order.ranked(served, json.loads(standing)[0], self.now) if standing else None
         mine = order.best_of(served, name, others, self.now, {}) if others else None
         for by, set, most, line in limits:
@@ -124,7 +172,9 @@ class RedisModel:
                     best = self._ahead(pool_line, served, name, mine, replica)
                     if best is not None:
                         order.call(pool_line, best, second(best))
-                return [by, "0", "", "", "", *_told(rank)]
+                held_in = shared[4] if by == "ceiling" else keys[8]
+                ends = self._holds(shared[1], shared[3:6]).next_end(held_in)
+                return [by, ends, "", "", "", *_told(rank)]
         for by, _, _, line in limits[:2] if rank is not None else ():
             assert rank is not None
             best = self._ahead(line, served, name, rank, replica)
@@ -140,10 +190,7 @@ class RedisModel:
         if mine is not None and rank is not None and mine.comes_before(rank, SAME):
             order.stand(pool_line, replica, _both(standing, others))
             return ["not_your_turn", "0", "pool", *mine.who, *_told(rank)]
-        self._note(shared[2], id, note)
-        self._keep(shared[2], lease)
-        for set in (pool, shared[1], group, tenant, key):
-            self._add(set, id, lease)
+        self._take(id, note, shared, keys, lease)
         if rank is None:
             return ["granted", "1", "", "", ""]
         self._charge(rank, json.loads(charges), keys, lease)
@@ -157,7 +204,7 @@ class RedisModel:
         return ["granted", str(int(more)), "", "", "", *_told(rank)]
 
     def _charge(self, rank: Rank, charges: list[float], keys: tuple[str, ...], lease: int) -> None:
-        _, group, tenant, key, served, *_ = keys
+        _, group, tenant, key, served = keys[:5]
         over, *scores = rank.order
         scores = [score + charge for score, charge in zip(scores, charges, strict=True)]
         if rank.of[4] < 0:
@@ -167,7 +214,7 @@ class RedisModel:
         self.write(served, f"g:{rank.of[2]}", f"{scores[0]:.17g} {rank.taken[0]}")
         self.write(served, f"t:{rank.of[5]}", f"{scores[1]:.17g} {rank.taken[1]}")
         self.write(served, f"k:{rank.of[9]}", f"{scores[2]:.17g} {len(self._set(key))}")
-        self._keep(served, lease)
+        self.keep(served, lease)
 
     def _is_more(
         self,
@@ -183,24 +230,24 @@ class RedisModel:
                 self._stand_for(line, replica, others)
                 return False
         pool_line = limits[0][3]
-        mine = self._lines.best_of(served, name, others, self.now, {}) if others else None
+        mine = self.lines.best_of(served, name, others, self.now, {}) if others else None
         best = self._ahead(pool_line, served, name, mine, replica)
         if best is None:
             return True
-        self._lines.call(pool_line, best, second(best))
+        self.lines.call(pool_line, best, second(best))
         self._stand_for(pool_line, replica, others)
         return False
 
     def _stand_for(self, line: str, replica: str, text: str) -> None:
         if text:
-            self._lines.stand(line, replica, text)
+            self.lines.stand(line, replica, text)
         else:
-            self._lines.step_out(line, replica)
+            self.lines.step_out(line, replica)
 
     def _ahead(
         self, line: str, served: str, pool: str, rank: Rank | None, replica: str
     ) -> Waiting | None:
-        places, _, turns = self._lines.waiting(line, served, pool)
+        places, _, turns = self.lines.waiting(line, served, pool)
         best = first(places, replica)
         if rank is None:
             return best or first(places, replica, passed=True)
@@ -209,51 +256,34 @@ class RedisModel:
             return None
         return best if best.rank.comes_before(rank, SAME) else None
 
-    def _release(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[int]:
+    def _release(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[str]:
+        holds = self._holds(keys[0], keys[2:5])
+        holds.free_lapsed()
         found = []
-        for k, a in zip(range(3, len(keys), 8), range(2, len(args), 7), strict=True):
-            pool, group, tenant, key, served, *lines = keys[k : k + 8]
-            id, name, *nodes, refund, claims = args[a : a + 7]
-            removed = [self._remove(set, id) for set in (keys[0], pool, group, tenant, key)]
+        for k, a in zip(range(5, len(keys), 11), range(2, len(args), 8), strict=True):
+            own = list(keys[k : k + 11])
+            id, *names, refund, claims, step = args[a : a + 8]
+            outcome = "gone"
+            if id in self._set(own[0]):
+                outcome = "released"
+                if step:
+                    ended = Step(*json.loads(step))
+                    outcome = holds.judged(own, ended)
+                    if outcome == "held":
+                        holds.hold(ended, own, names, args[1])
+            removed = [self.take_out(set, id) for set in (keys[0], *own[:4])]
             self._unnote(keys[1], id)
-            if any(removed):
-                self._settle_served(served, nodes, (group, tenant, key), refund)
-                know = {args[1]} if claims == "1" else set()
-                is_wanted = False
-                for limit, line in zip(LIMITS, (lines[0], keys[2], *lines[1:]), strict=True):
-                    is_wanted |= self._announce(line, limit, served, name, know)
-                if not is_wanted and not self._set(pool):
-                    self._delete(served)
-            found.append(int(any(removed)))
+            if any(removed) and outcome != "held":
+                holds.is_free(own, names, refund, {args[1]} if claims == "1" else set())
+                outcome = "released" if outcome == "gone" else outcome
+            found.append(outcome)
         return found
-
-    def _settle_served(
-        self, served: str, nodes: list[str], sets: tuple[str, str, str], refund: str
-    ) -> None:
-        back = json.loads(refund) if refund else [0, 0, 0]
-        known = dict(self.hash_of(served))
-        for at, kind in enumerate("gtk"):
-            field = f"{kind}:{nodes[at]}"
-            if field in known:
-                score, _ = served_of(known[field], 0)
-                taken = len(self._set(sets[at]))
-                self.write(served, field, f"{max(0, score - back[at]):.17g} {taken}")
-
-    def _announce(self, line: str, limit: str, served: str, pool: str, know: set[str]) -> bool:
-        places, is_unordered, _ = self._lines.waiting(line, served, pool)
-        if is_unordered:
-            self.publish({"pool": pool, "ceiling": limit == "ceiling"})
-        best = first(places) or first(places, passed=True)
-        if best is not None and best.place.name not in know:
-            self._lines.call(line, best, second(best))
-            know.add(best.place.name)
-        return best is not None
 
     def _heartbeat(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[Any]:
         replica, ttl, layout, complete, _ = args
         for key in keys:
             if isinstance(self.keys.get(key), str) or not self._is_hash(key):
-                self._delete(key)
+                self.delete(key)
         lapsed, asserted, longest = 1, "0", int(ttl)
         for name, record in list(self._hash(keys[0]).items()):
             heard, its_ttl, its_layout, its_asserted = record.split()
@@ -271,7 +301,7 @@ class RedisModel:
         self._note(keys[0], replica, f"{self.now} {ttl} {layout} {asserted}")
         self._expiry[keys[0]] = self.now + 2 * longest
         if keys[1] in self.keys:
-            self._keep(keys[1], int(ttl))
+            self.keep(keys[1], int(ttl))
         if lapsed:
             self.published.append({"replica": replica})
         return [lapsed, longest, *self._flat(keys[1])]
@@ -288,19 +318,21 @@ class RedisModel:
             for key in (keys[1], *keys[k : k + 4]):
                 if not self._is_set(key):
                     self._repair(key, keys[0])
-                added.append(self._add(key, id, lease))
+                added.append(self.add(key, id, lease))
             if any(added):
                 missing.append(id)
         if len(args) > 1:
-            self._keep(keys[2], lease)
+            self.keep(keys[2], lease)
         return ["ok", *missing]
 
     def _reclaim(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[int]:
         latest = self.now + int(args[0])
         removed = []
-        for key in keys[1:]:
+        for key in keys[5:]:
             if not self._is_set(key):
                 self._repair(key, keys[0])
+        self._holds(keys[1], keys[2:5]).free_lapsed()
+        for key in keys[5:]:
             removed.append(self._purge(key))
             leases = self._set(key)
             for id, end in leases.items():
@@ -321,6 +353,7 @@ class RedisModel:
         return ["ok", live, [name for name in live if roster[name][2:] == [layout, "1"]]]
 
     def _leave(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[str]:
+        self._holds(keys[2], keys[3:6]).free_of(args[0])
         if self._unnote(keys[0], args[0]):
             self.published.append({"replica": args[0]})
         return self._flat(keys[1])
@@ -338,7 +371,7 @@ class RedisModel:
         return len(self._set(key)) >= limit
 
     def _repair(self, key: str, roster: str) -> None:
-        self._delete(key)
+        self.delete(key)
         for name, record in list(self._hash(roster).items()):
             self._note(roster, name, f"{record[:-1]}0")
 
@@ -347,11 +380,16 @@ class RedisModel:
         values = self._hash(key) if self._is_hash(key) else {}
         return [values.get(field) for field in fields]
 
-    # What lines need
+    # What lines and holds need
+
+    def text_of(self, key: str) -> str | None:
+        """GET."""
+        value = self.keys.get(key)
+        return value if isinstance(value, str) else None
 
     def hash_of(self, key: str) -> Hash:
         if not self._is_hash(key):
-            self._delete(key)
+            self.delete(key)
         return self._hash(key)
 
     def write(self, key: str, field: str, value: str) -> None:
@@ -386,25 +424,25 @@ class RedisModel:
         value: Final = self.keys.get(key, {})
         return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
 
-    def _add(self, key: str, id: str, lease: int) -> bool:
+    def add(self, key: str, id: str, lease: int) -> bool:
         leases = self._set(key)
         new = id not in leases
         leases[id] = self.now + lease
         self.keys[key] = leases
-        self._keep(key, lease)
+        self.keep(key, lease)
         return new
 
-    def _remove(self, key: str, id: str) -> bool:
+    def take_out(self, key: str, id: str) -> bool:
         leases = self._set(key)
         found = leases.pop(id, None) is not None
         if not leases:
-            self._delete(key)
+            self.delete(key)
         return found
 
     def _purge(self, key: str) -> int:
         lapsed = [id for id, end in self._set(key).items() if end <= self.now]
         for id in lapsed:
-            self._remove(key, id)
+            self.take_out(key, id)
         return len(lapsed)
 
     def _note(self, key: str, field: str, value: str) -> bool:
@@ -418,17 +456,17 @@ class RedisModel:
         fields = self._hash(key)
         found = fields.pop(field, None) is not None
         if not fields:
-            self._delete(key)
+            self.delete(key)
         return found
 
     def _flat(self, key: str) -> list[str]:
         return [part for pair in self._hash(key).items() for part in pair]
 
-    def _keep(self, key: str, lease: int) -> None:
+    def keep(self, key: str, lease: int) -> None:
         if self._expiry.get(key, 0) - self.now < lease:
             self._expiry[key] = self.now + 2 * lease
 
-    def _delete(self, key: str) -> bool:
+    def delete(self, key: str) -> bool:
         self._expiry.pop(key, None)
         return self.keys.pop(key, None) is not None
 

@@ -112,7 +112,7 @@ class Member:
         try:
             self.slots.exchange(releases, claims).send(None)
         except StopIteration as end:
-            answers = end.value
+            answers = end.value.claims
         except SlotsUnavailable:
             self.mode.slots_unavailable(now)
             return

@@ -19,6 +19,7 @@ from tests.simulation.fleet_report import Report
 from tests.simulation.fleet_time import Time, new_loop
 
 SEEDS = 1000
+AFFINITY_SEEDS = range(25, 125, CHUNK)
 MISTAKE_SEEDS = 100
 
 
@@ -31,6 +32,20 @@ def test_a_fleet_keeps_its_limits_while_broken_and_loses_nothing_once_healed(fir
     assert report.seeds == CHUNK
     assert report.grants > CHUNK
     assert report.ends["served"] > CHUNK
+
+
+@pytest.mark.parametrize("first", AFFINITY_SEEDS)
+def test_a_fleet_that_holds_slots_for_sessions_keeps_its_limits_and_loses_nothing(
+    first: int,
+) -> None:
+    held = redeemed = 0
+    for seed in range(first, first + CHUNK):
+        report = live(seed, affinity=True)
+        held, redeemed = (
+            held + report.faults["slots held"],
+            redeemed + report.faults["held slots taken"],
+        )
+    assert held > redeemed > CHUNK / 2
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from dataplane.scheduler.holds import NO_TERMS, HoldTerms, StepEnd
 from dataplane.scheduler.standing import Charges, Told, Turn
 
 
@@ -28,6 +29,20 @@ class Answer(StrEnum):
     KEY = "key"
     NOT_YOUR_TURN = "not_your_turn"
     """There is a slot, and another replica's waiter comes first; that replica has been called."""
+    NO_HOLD = "no_hold"
+    """It was for the slot held for its session alone, and none is."""
+
+
+class Freed(StrEnum):
+    """What became of a release."""
+
+    GONE = "gone"
+    """The slot was not on the books."""
+    RELEASED = "released"
+    HELD = "held"
+    """It is held for the next step of its session, and not this replica's any more."""
+    REFUSED = "refused"
+    """It was released; it would have been held, but for a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,11 @@ class Reply:
     answer: Answer
     is_more: bool = True
     """If it was granted: whether another slot is free, for this replica as far as is known."""
+    is_held: bool = False
+    """If it was granted: whether the slot was held for its session."""
+    hold_ends: float | None = None
+    """If a limit is reached: seconds until the first hold in the pool, or at the ceiling, ends;
+    None: nothing is held there."""
     turn_at: Answer | None = None
     """The limit at which it was not its turn."""
     turn_of: tuple[str, str] | None = None
@@ -44,6 +64,13 @@ class Reply:
     wait: float = 0.0
     """Seconds after which whoever was called instead is passed over; 0: another looks to that."""
     told: Told | None = None
+
+
+class Exchanged(NamedTuple):
+    """What became of each release and each claim, in order."""
+
+    releases: Sequence[Freed]
+    claims: Sequence[Reply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +89,7 @@ class Claim:
     key_cap: int | None = None
     turn: Turn | None = None
     """None: it goes by no order, and is granted whatever is free."""
+    holds: HoldTerms = NO_TERMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +103,8 @@ class Holding:
     key: str
     refund: Charges | None = None
     """If it is released: what its request is given back of its charge."""
+    step: StepEnd | None = None
+    """If it is released: what session's step has ended in it, where that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +133,8 @@ class SlotsUnavailable(Exception):
 class Slots(Protocol):
     """The fleet's books, as one replica sees them."""
 
-    async def exchange(
-        self, releases: Sequence[Holding], claims: Sequence[Claim]
-    ) -> Sequence[Reply]:
-        """Release, then claim, in one round trip; a reply for each claim, in order.
+    async def exchange(self, releases: Sequence[Holding], claims: Sequence[Claim]) -> Exchanged:
+        """Release, then claim, in one round trip.
 
         Raises `SlotsUnavailable`; then any part may have been done or not, and the next heartbeat
         puts right what was: it takes back claims that nobody holds, and releases what is not held

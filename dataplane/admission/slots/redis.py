@@ -21,26 +21,24 @@ the books, and only then does it count as asserted.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from redis.asyncio import Redis
-
+from dataplane.admission.slots import wire
 from dataplane.admission.slots.port import (
     Answer,
     Claim,
+    Exchanged,
+    Freed,
     Heard,
     Holding,
     Reply,
     SlotsUnavailable,
 )
 from dataplane.admission.slots.scripts import ScriptRunner
-from dataplane.scheduler.standing import Standing, Told
 from dataplane.scripts import ScriptCall
 from shared import redis_keys
-from shared.redis import RedisUnavailable, round_trip
-from shared.redis_keys import SlotKeys, escaped, unescaped
+from shared.redis_keys import SlotKeys
 
 PER_CALL: Final = 64
 """Slots that one script call deals with at most: what bounds how long it holds up the server."""
@@ -80,6 +78,7 @@ class RedisSlots:
         self._keys: Final = SlotKeys() if keys is None else keys
         self._channel: Final = channel
         self._held: Final = self._keys.held(replica)
+        self._hold_keys: Final = (self._keys.line_all, self._keys.holds, self._keys.hold_notes)
         self._clock: Final = clock
         self._in_flight: set[str] = set()
         """Claims whose answer is not here yet."""
@@ -93,21 +92,18 @@ class RedisSlots:
         """Sets that refused a claim since the last heartbeat, or may not be sets at all: worth
         looking at."""
 
-    async def exchange(
-        self, releases: Sequence[Holding], claims: Sequence[Claim]
-    ) -> Sequence[Reply]:
+    async def exchange(self, releases: Sequence[Holding], claims: Sequence[Claim]) -> Exchanged:
         """See `Slots`."""
         # A claim made anew after its answer was lost must not meet its own release.
         sent = [claim for claim in claims if claim.id not in self._giving_back]
-        answers = await self._exchange(releases, sent)
+        done = await self._exchange(releases, sent)
         if len(sent) == len(claims):
-            return answers
-        answered = dict(zip((claim.id for claim in sent), answers, strict=True))
-        return [answered.get(claim.id, Reply(Answer.POOL)) for claim in claims]
+            return done
+        answered = dict(zip((claim.id for claim in sent), done.claims, strict=True))
+        replies = [answered.get(claim.id, Reply(Answer.POOL)) for claim in claims]
+        return Exchanged(done.releases, replies)
 
-    async def _exchange(
-        self, releases: Sequence[Holding], claims: Sequence[Claim]
-    ) -> Sequence[Reply]:
+    async def _exchange(self, releases: Sequence[Holding], claims: Sequence[Claim]) -> Exchanged:
         for holding in releases:
             self._young.discard(holding.id)
             if self._ended is not None:
@@ -123,8 +119,10 @@ class RedisSlots:
             replies = await self._scripts.run(calls)
             if self._clock() - began >= self._ttl_ms / 1000:
                 raise SlotsUnavailable("this replica stood still; what it was granted has lapsed")
-            claimed = replies[len(replies) - _batch_count(claims) :]
-            answers = [_reply(reply) for batch in claimed for reply in batch]
+            claims_at = len(replies) - _batch_count(claims)
+            claimed = replies[claims_at:]
+            freed = [Freed(outcome) for batch in replies[:claims_at] for outcome in batch]
+            answers = [wire.reply(reply) for batch in claimed for reply in batch]
             lost = False
         finally:
             self._in_flight -= ids
@@ -137,7 +135,7 @@ class RedisSlots:
             if answer.answer is not Answer.GRANTED:
                 self._young.discard(claim.id)
                 self._remember_refusal(claim, answer.answer)
-        return answers
+        return Exchanged(freed, answers)
 
     async def heartbeat(self, holdings: Sequence[Holding], *, complete: bool = True) -> Heard:
         """See `Slots`. Three round trips."""
@@ -149,7 +147,7 @@ class RedisSlots:
             lapsed, longest_ms, index = await self._announce(complete)
             held = {holding.id for holding in holdings}
             unheld = [
-                _noted(id, note)
+                wire.noted(id, note)
                 for id, note in index.items()
                 if id not in held and id not in recent and id not in self._young
             ]
@@ -170,9 +168,10 @@ class RedisSlots:
         """See `Slots`."""
         if holdings:
             await self._heartbeats.run(list(self._release_calls(holdings)))
-        call = ScriptCall("leave", (self._keys.roster, self._held), (self._replica, self._channel))
+        keys = (self._keys.roster, self._held, self._keys.all, *self._hold_keys)
+        call = ScriptCall("leave", keys, (self._replica, self._channel))
         (pairs,) = await self._heartbeats.run([call])
-        left = [_noted(id, note) for id, note in _pairs(pairs).items()]
+        left = [wire.noted(id, note) for id, note in wire.pairs(pairs).items()]
         if left:
             await self._heartbeats.run(list(self._release_calls(left)))
 
@@ -186,12 +185,12 @@ class RedisSlots:
                 self._replica,
                 str(self._ttl_ms),
                 str(redis_keys.LAYOUT),
-                _flag(complete),
+                wire.flag(complete),
                 self._channel,
             ),
         )
         (reply,) = await self._heartbeats.run([call])
-        return reply[0] == 1, reply[1], _pairs(reply[2:])
+        return reply[0] == 1, reply[1], wire.pairs(reply[2:])
 
     async def _repair(
         self, holdings: Sequence[Holding], unheld: Sequence[Holding], longest_ms: int
@@ -216,7 +215,7 @@ class RedisSlots:
         call = ScriptCall(
             "settle",
             (self._keys.roster,),
-            (self._replica, str(redis_keys.LAYOUT), _flag(complete), self._channel),
+            (self._replica, str(redis_keys.LAYOUT), wire.flag(complete), self._channel),
         )
         (reply,) = await self._heartbeats.run([call])
         _require_live(reply)
@@ -226,19 +225,20 @@ class RedisSlots:
 
     def _claim_calls(self, claims: Sequence[Claim]) -> Iterator[ScriptCall]:
         for batch in _batches(claims):
-            keys = [self._keys.roster, self._keys.all, self._held, self._keys.line_all]
+            keys = [self._keys.roster, self._keys.all, self._held, *self._hold_keys]
             args = [self._replica, self._channel]
             for claim in batch:
-                keys += self._keys_of(claim)
+                keys += self._keys_of(claim, claim.holds.session)
                 args += (
                     claim.id,
-                    _note(claim),
+                    wire.note(claim),
                     claim.pool,
                     str(claim.pool_size),
                     str(claim.ceiling),
-                    _cap(claim.tenant_cap),
-                    _cap(claim.key_cap),
-                    *_turn(claim),
+                    wire.cap(claim.tenant_cap),
+                    wire.cap(claim.key_cap),
+                    *wire.turn(claim),
+                    *wire.hold_terms(claim),
                 )
             yield ScriptCall("claim", tuple(keys), tuple(args))
 
@@ -246,18 +246,20 @@ class RedisSlots:
         self, holdings: Sequence[Holding], claimed_in: Container[str] = ()
     ) -> Iterator[ScriptCall]:
         for batch in _batches(holdings):
-            keys = [self._keys.all, self._held, self._keys.line_all]
+            keys = [self._keys.all, self._held, *self._hold_keys]
             args = [self._channel, self._replica]
             for holding in batch:
-                keys += self._keys_of(holding)
+                step = holding.step
+                keys += self._keys_of(holding, None if step is None else step.session)
                 args += (
                     holding.id,
                     holding.pool,
                     holding.group,
                     holding.tenant,
                     holding.key,
-                    "" if holding.refund is None else json.dumps(holding.refund),
-                    _flag(holding.pool in claimed_in),
+                    wire.refund(holding),
+                    wire.flag(holding.pool in claimed_in),
+                    wire.step_end(holding),
                 )
             yield ScriptCall("release", tuple(keys), tuple(args))
 
@@ -267,14 +269,15 @@ class RedisSlots:
             args = [self._replica]
             for holding in batch:
                 keys += self._sets_of(holding)
-                args += (holding.id, _note(holding))
+                args += (holding.id, wire.note(holding))
             yield ScriptCall("assert", tuple(keys), tuple(args))
 
     def _reclaim_calls(self, longest_ms: int) -> Iterator[ScriptCall]:
         sets = [self._keys.all, *self._suspect]
         self._suspect = {}
         for batch in _batches(sets):
-            yield ScriptCall("reclaim", (self._keys.roster, *batch), (str(longest_ms),))
+            keys = (self._keys.roster, self._keys.all, *self._hold_keys, *batch)
+            yield ScriptCall("reclaim", keys, (str(longest_ms), self._channel))
 
     def _remember_refusal(self, claim: Claim, answer: Answer) -> None:
         pool, _, tenant, key = self._sets_of(claim)
@@ -289,80 +292,19 @@ class RedisSlots:
     def _sets_of(self, slot: Claim | Holding) -> tuple[str, str, str, str]:
         return self._keys.sets(slot.pool, slot.group, slot.tenant, slot.key)
 
-    def _keys_of(self, slot: Claim | Holding) -> tuple[str, ...]:
+    def _keys_of(self, slot: Claim | Holding, session: str | None) -> tuple[str, ...]:
         lines = self._keys.lines(slot.pool, slot.tenant, slot.key)
-        return (*self._sets_of(slot), self._keys.served(slot.pool), *lines)
+        affinity = self._keys.affinity(slot.pool, slot.key, session or "")
+        return (*self._sets_of(slot), self._keys.served(slot.pool), *lines, *affinity)
 
     def _suspect_sets(self, *sets: str) -> None:
         if len(self._suspect) < SUSPECTS_MAX:
             self._suspect.update(dict.fromkeys(sets))
 
 
-def _note(slot: Claim | Holding) -> str:
-    return ":".join(map(escaped, (slot.pool, slot.group, slot.tenant, slot.key)))
-
-
-def _noted(id: str, note: str) -> Holding:
-    pool, group, tenant, key = map(unescaped, note.split(":"))
-    return Holding(id, pool, group, tenant, key)
-
-
-def _reply(reply: Sequence[str]) -> Reply:
-    answer, number, turn_at, tenant, key, *told = reply
-    return Reply(
-        Answer(answer),
-        is_more=number == "1",
-        turn_at=Answer(turn_at) if turn_at else None,
-        turn_of=(tenant, key) if key else None,
-        wait=int(number) / 1000 if turn_at else 0.0,
-        told=_told(told) if told else None,
-    )
-
-
-def _told(told: Sequence[str]) -> Told:
-    group, tenant, key, group_taken, tenant_taken = told
-    return Told((float(group), float(tenant), float(key)), (int(group_taken), int(tenant_taken)))
-
-
-def _turn(claim: Claim) -> tuple[str, str, str]:
-    """How it stands, how the others do, and what it is charged, as `claim` takes them."""
-    turn = claim.turn
-    if turn is None:
-        return "", "", ""
-    own = json.dumps([_standing(claim.pool, turn.standing)])
-    others = [_standing(claim.pool, each) for each in turn.others]
-    return own, json.dumps(others) if others else "", json.dumps(turn.charges)
-
-
-def _standing(pool: str, standing: Standing) -> list[object]:
-    group, tenant, key = standing.group, standing.tenant, standing.key
-    return [
-        *(pool, round(standing.waited * 1000)),
-        *(group.id, group.floor, _or_none(group.share)),
-        *(tenant.id, tenant.floor, _or_none(tenant.share), _or_none(tenant.cap)),
-        *(key.id, key.floor, _or_none(key.cap)),
-    ]
-
-
-def _or_none(number: int | None) -> int:
-    return -1 if number is None else number
-
-
-def _cap(cap: int | None) -> str:
-    return "" if cap is None else str(cap)
-
-
-def _flag(value: bool) -> str:
-    return "1" if value else "0"
-
-
 def _require_live(reply: Sequence[Any]) -> None:
     if reply[0] != "ok":
         raise SlotsUnavailable("the books were lost while a heartbeat was under way")
-
-
-def _pairs(flat: Sequence[str]) -> dict[str, str]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -372,46 +314,3 @@ def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _batch_count(items: Sequence[object]) -> int:
     return -(-len(items) // PER_CALL)
-
-
-# What the server must be like
-
-
-async def server_warnings(redis: Redis, *, secs: float) -> list[str]:
-    """What about a Redis server keeps slots from being safe on it, a sentence each.
-
-    Raises `SlotsUnavailable` if it does not say.
-    """
-    try:
-        replies = await round_trip(redis, [("INFO", "server"), ("INFO", "memory")], secs=secs)
-    except RedisUnavailable as error:
-        raise SlotsUnavailable(str(error)) from error
-    info: dict[str, Any] = {}
-    for reply in replies:
-        if isinstance(reply, Mapping):
-            info.update(reply)
-    return [*version_warnings(info), *eviction_warnings(info)]
-
-
-def version_warnings(info: Mapping[str, Any]) -> Iterable[str]:
-    """Whether the server, by its own `INFO`, is Redis 6.2 or newer, or any Valkey."""
-    if info.get("server_name") == "valkey" or "valkey_version" in info:
-        return
-    version = str(info.get("redis_version", ""))
-    try:
-        number = tuple(int(part) for part in version.split(".")[:2])
-    except ValueError:
-        yield f"Redis does not say its version ({version!r}); 6.2 or newer, or Valkey, is needed"
-        return
-    if number < (6, 2):
-        yield f"Redis {version} is too old: 6.2 or newer, or Valkey, is needed"
-
-
-def eviction_warnings(info: Mapping[str, Any]) -> Iterable[str]:
-    """Whether a full server would drop slots to make room."""
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    if policy != "noeviction" and int(info.get("maxmemory", 0)) > 0:
-        yield (
-            f"Redis may drop slots when its memory is full (maxmemory-policy {policy}), and then "
-            "more requests run than the limits allow: set it to noeviction"
-        )

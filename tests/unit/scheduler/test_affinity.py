@@ -763,7 +763,9 @@ def test_warm_sessions_claim_first_and_a_refused_claim_passes_nobody() -> None:
     replica.do(ClaimGranted(1))
     replica.send(T, pool)
     replica.send(T, pool, session="s")
-    assert claims(replica.do(Finished(1))) == [3]
+    replica.do(ClaimRefused(3, RefusedBy.NO_HOLD, replica.now))
+    assert claims(replica.do(Finished(1))) == [3], "for a held slot alone"
+    assert claims(replica.do(ClaimRefused(3, RefusedBy.NO_HOLD, replica.now))) == [3]
     replica.do(ClaimRefused(3, RefusedBy.POOL, replica.now + 1))
     replica.now += 1
     assert claims(replica.do(Woken())) == [3], "not passed yet, so it may be"

@@ -154,7 +154,7 @@ def test_a_refusal_by_the_ceiling_or_by_nobody_stops_every_pool(by: RefusedBy) -
     assert sorted(claims(replica.do(SlotsFreed(None)))) == [1, 2]
 
 
-@pytest.mark.parametrize("by", list(RefusedBy))
+@pytest.mark.parametrize("by", [by for by in RefusedBy if by is not RefusedBy.NO_HOLD])
 def test_whoever_was_refused_asks_again_when_the_moment_has_passed(by: RefusedBy) -> None:
     replica = Replica()
     replica.send()

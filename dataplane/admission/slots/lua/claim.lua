@@ -1,32 +1,35 @@
 -- Purpose: take slots, each under the id of its claim: all four limits or nothing, and only if it is
 --          nobody else's turn. Limits are the configured ones and are looked at in order: pool,
 --          ceiling, tenant, key. A lapsed lease counts as gone. Whoever is refused takes a place in
---          the line at what refused it; whose turn it is instead is called.
--- KEYS:    1 roster, 2 all, 3 held:<replica>, 4 line:all; then eight a claim: its pool, group, tenant
---          and key, what is served in its pool, and the lines at its pool, tenant and key.
--- ARGV:    1 replica, 2 channel; then ten a claim: id, what to note about it, pool's name, pool size,
+--          the line at what refused it; whose turn it is instead is called. A slot that is held
+--          for the claim's session is taken whatever the limits and the turn: it is counted already.
+-- KEYS:    1 roster, 2 all, 3 held:<replica>, 4 line:all, 5 holds, 6 notes of holds; then eleven a
+--          claim: its pool, group, tenant and key, what is served in its pool, the lines at its
+--          pool, tenant and key, its pool's holds, that its pool starves, and its session.
+-- ARGV:    1 replica, 2 channel; then fourteen a claim: id, what to note about it, pool's name, pool size,
 --          ceiling, tenant's cap, key's cap (a cap may be empty: none), how it stands and how those
 --          stand that may be the replica's next in that pool (as in include/line, may be empty), and
---          what its group, tenant and key are charged, each in tokens a unit of its weight.
--- Returns: a list a claim: one of granted, not_live, not_your_turn or the limit that is reached; if
---          granted whether there is a slot for the replica's next (1 or 0), if it was not its turn in
---          how many ms who was called is passed over, 0 if somebody else
---          is to look; the limit at which it was not, and the tenant
+--          what its group, tenant and key are charged, each in tokens a unit of its weight; the id
+--          of the hold it may take (may be empty), whether it wants that and no other slot (1 or 0),
+--          how many of the pool's slots may be held at most, and whether a request has waited in
+--          the pool for too long to be passed (1 or 0).
+-- Returns: a list a claim: one of granted, not_live, not_your_turn, no_hold or the limit that is
+--          reached; if granted whether there is a slot for the replica's next (1 or 0), if it was
+--          not its turn in how many ms who was called is passed over (0: somebody else
+--          is to look), if a limit is reached in
+--          how many ms a slot is not held any more (0: none is); the limit at which it was not
+--          its turn, or held if it took such a slot, and the tenant
 --          and key whose turn it is if they are the replica's own. Then, for one that goes by the order, the
 --          scores of group, tenant and key, and the slots that group and tenant have taken.
 -- Safe to repeat? Yes. An id that is on the books is granted and nothing changes.
 
 -- #include clock
 -- #include line
+local all, line_all, holds, hold_notes = KEYS[2], KEYS[4], KEYS[5], KEYS[6]
+local channel = ARGV[2]
+-- #include holds
 
-local KEYS_EACH, ARGS_EACH = 8, 10
-
--- A key lives as long as the leases in it.
-local function keep(key, lease)
-  if redis.call('PTTL', key) < lease then
-    redis.call('PEXPIRE', key, whole(2 * lease))
-  end
-end
+local KEYS_EACH, ARGS_EACH = 11, 14
 
 local function is_full(key, limit)
   if redis.call('ZCARD', key) < limit then
@@ -46,7 +49,7 @@ local function lease_of(replica)
   return nil
 end
 
-local replica, channel = ARGV[1], ARGV[2]
+local replica = ARGV[1]
 local lease = lease_of(replica)
 
 local function answered(answer, number, by, rank, own)
@@ -89,11 +92,47 @@ local function both(one, other)
   return string.sub(one, 1, -2) .. ',' .. string.sub(other, 2)
 end
 
+local function take(id, note, sets)
+  -- First the index: should one of the sets turn out to be something else, a heartbeat finds there
+  -- what was begun.
+  redis.call('HSET', KEYS[3], id, note)
+  keep(KEYS[3], lease)
+  for _, set in ipairs({ sets[1], all, sets[2], sets[3], sets[4] }) do
+    redis.call('ZADD', set, whole(now + lease), id)
+    keep(set, lease)
+  end
+end
+
+local function charge(rank, charges, served, group, tenant, key)
+  local charged = cjson.decode(charges)
+  for at = 1, 3 do
+    rank[at + 1] = rank[at + 1] + charged[at]
+  end
+  if rank.of[5] < 0 then
+    rank[2] = 0
+  end
+  rank.taken = { redis.call('ZCARD', group), redis.call('ZCARD', tenant) }
+  redis.call(
+    'HSET', served,
+    'g:' .. rank.of[3], string.format('%.17g %d', rank[2], rank.taken[1]),
+    't:' .. rank.of[6], string.format('%.17g %d', rank[3], rank.taken[2]),
+    'k:' .. rank.of[10], string.format('%.17g %d', rank[4], redis.call('ZCARD', key))
+  )
+  keep(served, lease)
+end
+
+-- In how many ms the first of some holds ends.
+local function next_end(of)
+  local earliest = zset('ZRANGE', of, 0, 0, 'WITHSCORES')
+  return earliest[2] and whole(math.max(1, earliest[2] - now)) or '0'
+end
+
 local function claim(keys_at, args_at)
-  local pool, group, tenant, key, served, pool_line, tenant_line, key_line =
-    unpack(KEYS, keys_at + 1, keys_at + KEYS_EACH)
+  local pool, group, tenant, key, served, pool_line, tenant_line, key_line, pool_holds, starves =
+    unpack(KEYS, keys_at + 1, keys_at + KEYS_EACH - 1)
   local id, note, name, size, ceiling, tenant_cap, key_cap, standing, others, charges =
-    unpack(ARGV, args_at + 1, args_at + ARGS_EACH)
+    unpack(ARGV, args_at + 1, args_at + 10)
+  local hold, is_only, most, is_starving = unpack(ARGV, args_at + 11, args_at + ARGS_EACH)
   if not lease then
     return answered('not_live', '0', '')
   end
@@ -101,13 +140,41 @@ local function claim(keys_at, args_at)
   if held_until and tonumber(held_until) > now then
     return answered('granted', '1', '')
   end
+  if is_starving == '1' then
+    redis.call('SET', starves, whole(now), 'PX', STARVING)
+    free_beyond(pool_holds, 0, 'freed_starving')
+  else
+    free_beyond(pool_holds, tonumber(most), 'freed')
+  end
+  local rank = standing ~= '' and ranked(served, cjson.decode(standing)[1], now)
+  if hold ~= '' then
+    redis.call('PEXPIRE', KEYS[keys_at + KEYS_EACH], RUNNING)
+    local is_held = zset('ZSCORE', pool_holds, hold)
+    if is_held and not is_whole(hold) then
+      free_hold(hold, 'freed')
+      redis.call('ZREM', pool_holds, hold)
+    elseif is_held then
+      drop_hold(hold, 'redeem')
+      take(id, note, { pool, group, tenant, key })
+      if rank then
+        charge(rank, charges, served, group, tenant, key)
+        if is_only == '0' then
+          stand_for(pool_line, others)
+          step_out(line_all, replica)
+        end
+      end
+      return answered('granted', '1', 'held', rank)
+    end
+  end
+  if is_only == '1' then
+    return answered('no_hold', '0', '')
+  end
   local limits = {
     { 'pool', pool, size, pool_line },
-    { 'ceiling', KEYS[2], ceiling, KEYS[4] },
+    { 'ceiling', all, ceiling, line_all },
     { 'tenant', tenant, tenant_cap, tenant_line },
     { 'key', key, key_cap, key_line },
   }
-  local rank = standing ~= '' and ranked(served, cjson.decode(standing)[1], now)
   local mine = others ~= '' and best_of(served, name, others, now, {})
   for _, limit in ipairs(limits) do
     local by, set, most, line = unpack(limit)
@@ -122,7 +189,7 @@ local function claim(keys_at, args_at)
       if best then
         call(line, channel, best, second(best))
       end
-      return answered(by, '0', '', rank)
+      return answered(by, next_end(by == 'ceiling' and holds or pool_holds), '', rank)
     end
   end
   for at = 1, rank and 2 or 0 do
@@ -144,38 +211,17 @@ local function claim(keys_at, args_at)
     stand(pool_line, replica, both(standing, others))
     return answered('not_your_turn', '0', 'pool', rank, mine)
   end
-  -- First the index: should one of the sets turn out to be something else, a heartbeat finds there
-  -- what was begun.
-  redis.call('HSET', KEYS[3], id, note)
-  keep(KEYS[3], lease)
-  for _, set in ipairs({ pool, KEYS[2], group, tenant, key }) do
-    redis.call('ZADD', set, whole(now + lease), id)
-    keep(set, lease)
-  end
+  take(id, note, { pool, group, tenant, key })
   if not rank then
     return answered('granted', '1', '')
   end
 
-  local charged = cjson.decode(charges)
-  for at = 1, 3 do
-    rank[at + 1] = rank[at + 1] + charged[at]
-  end
-  if rank.of[5] < 0 then
-    rank[2] = 0
-  end
-  rank.taken = { redis.call('ZCARD', group), redis.call('ZCARD', tenant) }
-  redis.call(
-    'HSET', served,
-    'g:' .. rank.of[3], string.format('%.17g %d', rank[2], rank.taken[1]),
-    't:' .. rank.of[6], string.format('%.17g %d', rank[3], rank.taken[2]),
-    'k:' .. rank.of[10], string.format('%.17g %d', rank[4], redis.call('ZCARD', key))
-  )
-  keep(served, lease)
-  if redis.call('EXISTS', KEYS[4]) == 1 then
-    redis.call('HSET', KEYS[4], 'p:' .. name, redis.call('HINCRBY', KEYS[4], 'n', 1))
+  charge(rank, charges, served, group, tenant, key)
+  if redis.call('EXISTS', line_all) == 1 then
+    redis.call('HSET', line_all, 'p:' .. name, redis.call('HINCRBY', line_all, 'n', 1))
   end
   step_out(pool_line, replica)
-  step_out(KEYS[4], replica)
+  step_out(line_all, replica)
 
   local is_room = true
   for at = 1, 2 do
@@ -195,8 +241,9 @@ local function claim(keys_at, args_at)
   return answered('granted', is_room and '1' or '0', '', rank)
 end
 
+free_lapsed()
 local answers = {}
 for number = 0, (#ARGV - 2) / ARGS_EACH - 1 do
-  answers[number + 1] = claim(4 + number * KEYS_EACH, 2 + number * ARGS_EACH)
+  answers[number + 1] = claim(6 + number * KEYS_EACH, 2 + number * ARGS_EACH)
 end
 return answers

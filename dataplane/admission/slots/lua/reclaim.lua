@@ -1,6 +1,8 @@
--- Purpose: take back slots whose lease has lapsed: those of replicas that are gone.
--- KEYS:    1 roster; then any of the sets all, pool, tenant, key.
--- ARGV:    1 the longest lease anyone may have in ms.
+-- Purpose: take back slots whose lease has lapsed: those of replicas that are gone, and before them
+--          those that were held for a step that did not come.
+-- KEYS:    1 roster, 2 all, 3 line:all, 4 holds, 5 notes of holds; then any of the sets all, pool,
+--          tenant, key.
+-- ARGV:    1 the longest lease anyone may have in ms, 2 channel.
 -- Returns: for each set how many slots were taken out of it.
 -- Safe to repeat? Yes. Two replicas may do it at once, and one that comes back asserts again what it
 --          still runs.
@@ -10,6 +12,10 @@
 
 local MOST = 1000
 -- #include clock
+-- #include line
+local all, line_all, holds, hold_notes = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local channel = ARGV[2]
+-- #include holds
 
 local function unassert_all()
   local roster = redis.call('HGETALL', KEYS[1])
@@ -20,14 +26,18 @@ end
 
 local latest = whole(now + tonumber(ARGV[1]))
 local removed = {}
-for at = 2, #KEYS do
+for at = 6, #KEYS do
   local set = KEYS[at]
   local kind = redis.call('TYPE', set).ok
   if kind ~= 'none' and kind ~= 'zset' then
     redis.call('DEL', set)
     unassert_all()
   end
-  removed[at - 1] = redis.call('ZREMRANGEBYSCORE', set, '-inf', whole(now))
+end
+free_lapsed()
+for at = 6, #KEYS do
+  local set = KEYS[at]
+  removed[at - 5] = redis.call('ZREMRANGEBYSCORE', set, '-inf', whole(now))
   local overlong = redis.call('ZRANGEBYSCORE', set, '(' .. latest, '+inf', 'LIMIT', 0, MOST)
   for _, id in ipairs(overlong) do
     redis.call('ZADD', set, 'XX', latest, id)

@@ -1,0 +1,166 @@
+"""Session affinity where slots belong to the fleet: what claims and releases say of holds, and what
+the answers do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dataplane.scheduler.effects import Admit, AffinityEvent, Claim, Effect, Noted, Release
+from dataplane.scheduler.events import (
+    AffinityRules,
+    ClaimGranted,
+    ClaimRefused,
+    Closing,
+    Finished,
+    HoldAnswered,
+    HoldEnded,
+    Left,
+    PoolPolicy,
+    RefusedBy,
+    Woken,
+)
+from dataplane.scheduler.holds import NO_TERMS, HoldTerms, StepEnd
+from tests.simulation.world import a_key
+from tests.unit.scheduler.test_claims import Replica
+
+T = a_key("t", cap=3)
+S = ("t-key", "s")
+
+
+def pool_of(size: int, **rules: float) -> PoolPolicy:
+    return PoolPolicy("m", "m", size, "configured", affinity=replace(AffinityRules(), **rules))
+
+
+def claim_in(effects: list[Effect]) -> Claim:
+    (claim,) = [effect for effect in effects if isinstance(effect, Claim)]
+    return claim
+
+
+def step_in(effects: list[Effect]) -> StepEnd | None:
+    (release,) = [effect for effect in effects if isinstance(effect, Release)]
+    return release.step
+
+
+def noted(effects: list[Effect]) -> list[AffinityEvent]:
+    return [effect.event for effect in effects if isinstance(effect, Noted)]
+
+
+def running(replica: Replica, pool: PoolPolicy, session: str | None = "s") -> int:
+    replica.send(T, pool, session=session)
+    replica.do(ClaimGranted(replica.number))
+    return replica.number
+
+
+def test_each_claim_of_a_session_names_its_hold_and_one_without_does_not() -> None:
+    replica, pool = Replica(), pool_of(4)
+    assert claim_in(replica.send(T, pool, session="s")).holds == HoldTerms("s", most=1)
+    assert claim_in(replica.send(T, pool)).holds == HoldTerms(None, most=1)
+    assert claim_in(replica.send(T)).holds == NO_TERMS, "affinity is off now"
+
+
+def test_a_step_that_ends_tells_what_the_fleet_needs_to_hold_its_slot() -> None:
+    replica, pool = Replica(ceiling=50), pool_of(4, max_held_percent=50, max_jumps=3)
+    step = running(replica, pool)
+    replica.now = 2.0
+    assert step_in(replica.do(Finished(step))) == StepEnd(
+        "s", 2.0, 3, 120, True, 2, 3, 4, 50, 3, None
+    )
+    assert replica.core.in_flight == 0, "whether it is held or not, it is not the replica's"
+
+
+@pytest.mark.parametrize("end", ["failed", "closing"])
+def test_a_step_that_failed_or_ends_in_a_replica_that_closes_wants_no_hold(end: str) -> None:
+    replica = Replica()
+    step = running(replica, pool_of(4))
+    if end == "closing":
+        replica.do(Closing())
+    told = step_in(replica.do(Finished(step, failed=end == "failed")))
+    assert told is not None
+    assert not told.is_wanted
+
+
+def test_a_step_that_never_ran_says_nothing_of_its_session() -> None:
+    replica = Replica()
+    assert step_in(replica.do(Left(running(replica, pool_of(4))))) is None
+
+
+def test_of_two_steps_at_once_only_the_later_wants_a_hold() -> None:
+    replica, pool = Replica(), pool_of(4)
+    one, two = running(replica, pool), running(replica, pool)
+    told = [step_in(replica.do(Finished(step))) for step in (one, two)]
+    assert [each is not None and each.is_wanted for each in told] == [False, True]
+
+
+def test_a_request_queued_behind_a_full_pool_asks_once_for_its_sessions_hold_alone() -> None:
+    replica, pool = Replica(size=1), pool_of(1)
+    running(replica, pool, None)
+    assert claim_in(replica.send(T, pool, session="s")).holds == HoldTerms("s", True, 1)
+    assert replica.do(ClaimRefused(2, RefusedBy.NO_HOLD, 0.0)) == []
+    assert (replica.core.queued, replica.core.in_flight) == (1, 1)
+    assert replica.do(Woken()) == []
+
+
+def test_a_held_slot_is_taken_ahead_of_the_queue_and_counts_as_a_pass() -> None:
+    replica, pool = Replica(size=1), pool_of(1, max_jumps=1)
+    running(replica, pool, None)
+    replica.send(T, pool)
+    replica.send(T, pool, session="s")
+    effects = replica.do(ClaimGranted(3, held=True))
+    assert Admit(3, fast=False, waited=0.0, held=True) in effects
+    assert noted(effects) == [AffinityEvent.REDEEM]
+    assert replica.send(T, pool, session="u") == [], "the older one may not be passed again"
+    told = step_in(replica.do(Finished(3)))
+    assert told is not None
+    assert told.most == 0, "and nothing is held for its key"
+
+
+def test_a_client_that_leaves_while_it_takes_a_held_slot_gives_it_back() -> None:
+    replica, pool = Replica(size=1), pool_of(1)
+    running(replica, pool, None)
+    replica.send(T, pool, session="s")
+    replica.do(Left(2))
+    effects = replica.do(ClaimGranted(2, held=True))
+    assert [effect.request for effect in effects if isinstance(effect, Release)] == [2]
+    assert (replica.core.queued, replica.core.in_flight) == (0, 1)
+
+
+def test_a_step_that_waits_when_the_one_before_it_ends_asks_for_the_slot_it_leaves() -> None:
+    replica, pool = Replica(size=1), pool_of(1)
+    step = running(replica, pool)
+    replica.send(T, pool, session="s")
+    replica.do(ClaimRefused(2, RefusedBy.NO_HOLD, 0.0))
+    effects = replica.do(Finished(step))
+    told = step_in(effects)
+    assert told is not None
+    assert told.is_wanted
+    assert claim_in(effects).holds == HoldTerms("s", True, 1)
+
+
+def test_a_request_past_the_bypass_limit_marks_the_pools_claims_as_starving() -> None:
+    replica, pool = Replica(size=2), pool_of(2, max_bypass_secs=5)
+    replica.send(T, pool)
+    replica.refuse(1)
+    replica.now = 5.0
+    assert claim_in(replica.do(Woken())).holds == HoldTerms(None, False, 1, is_starving=True)
+    replica.refuse(1)
+    assert [e for e in replica.send(T, pool, session="s") if isinstance(e, Claim)] == []
+
+
+def test_what_the_fleet_holds_is_seen_once_with_the_replica_that_gave_it_back() -> None:
+    replica, pool = Replica(), pool_of(4)
+    replica.do(Finished(running(replica, pool)))
+    assert noted(replica.do(HoldAnswered("m", S, 3.0))) == [AffinityEvent.HOLD]
+    (seen,) = replica.core.pools
+    assert (seen.is_seen, list(seen.fleet_holds)) == (True, [S])
+    assert replica.do(HoldEnded("m", S, "redeem")) == []
+    assert not seen.is_seen
+    replica.do(HoldAnswered("m", S, 3.0))
+    assert replica.core.wake_at() == 3.0
+    replica.now = 3.0
+    replica.do(Woken())
+    assert not seen.is_seen, "nobody said so, but its time is up"
+    assert noted(replica.do(HoldEnded("m", S, "expire"))) == [AffinityEvent.EXPIRE]
+    assert noted(replica.do(HoldAnswered("m", S, None))) == [AffinityEvent.REFUSED]
+    assert replica.do(HoldEnded("gone", S, "expire")) == []
