@@ -160,7 +160,6 @@ class RedisModel:
         ]
         order = self.lines
         rank = order.ranked(served, json.loads(standing)[0], self.now) if standing else None
-        mine = order.best_of(served, name, others, self.now, {}) if others else None
         for by, set, most, line in limits:
             if self._is_full(set, most):
                 if rank is not None and by != "ceiling":
@@ -169,12 +168,17 @@ class RedisModel:
                     order.step_out(pool_line, replica)
                 order.stand(line, replica, _both(standing, others))
                 if rank is not None and by in ("tenant", "key"):
+                    self._count(served, f"t:{rank.of[5]}", rank.order[2], tenant)
+                    self._count(served, f"k:{rank.of[9]}", rank.order[3], key)
+                    self.keep(served, lease)
+                    mine = self._best_of_others(served, name, others)
                     best = self._ahead(pool_line, served, name, mine, replica)
                     if best is not None:
                         order.call(pool_line, best, second(best))
                 held_in = shared[4] if by == "ceiling" else keys[8]
                 ends = self._holds(shared[1], shared[3:6]).next_end(held_in)
                 return [by, ends, "", "", "", *_told(rank)]
+        mine = self._best_of_others(served, name, others)
         for by, _, _, line in limits[:2] if rank is not None else ():
             assert rank is not None
             best = self._ahead(line, served, name, rank, replica)
@@ -211,10 +215,16 @@ class RedisModel:
             scores[0] = 0.0
         rank.order = (over, *scores)
         rank.taken = (len(self._set(group)), len(self._set(tenant)))
-        self.write(served, f"g:{rank.of[2]}", f"{scores[0]:.17g} {rank.taken[0]}")
-        self.write(served, f"t:{rank.of[5]}", f"{scores[1]:.17g} {rank.taken[1]}")
-        self.write(served, f"k:{rank.of[9]}", f"{scores[2]:.17g} {len(self._set(key))}")
+        self._count(served, f"g:{rank.of[2]}", scores[0], group)
+        self._count(served, f"t:{rank.of[5]}", scores[1], tenant)
+        self._count(served, f"k:{rank.of[9]}", scores[2], key)
         self.keep(served, lease)
+
+    def _count(self, served: str, node: str, score: float, set: str) -> None:
+        self.write(served, node, f"{score:.17g} {len(self._set(set))}")
+
+    def _best_of_others(self, served: str, pool: str, others: str) -> Rank | None:
+        return self.lines.best_of(served, pool, others, self.now, {}) if others else None
 
     def _is_more(
         self,
@@ -230,7 +240,7 @@ class RedisModel:
                 self._stand_for(line, replica, others)
                 return False
         pool_line = limits[0][3]
-        mine = self.lines.best_of(served, name, others, self.now, {}) if others else None
+        mine = self._best_of_others(served, name, others)
         best = self._ahead(pool_line, served, name, mine, replica)
         if best is None:
             return True

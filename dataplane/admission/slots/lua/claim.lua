@@ -92,6 +92,15 @@ local function both(one, other)
   return string.sub(one, 1, -2) .. ',' .. string.sub(other, 2)
 end
 
+-- Write down a node's score and the slots it has taken.
+local function count(served, node, score, set)
+  redis.call('HSET', served, node, string.format('%.17g %d', score, redis.call('ZCARD', set)))
+end
+
+local function best_of_others(served, pool, others)
+  return others ~= '' and best_of(served, pool, others, now, {})
+end
+
 local function take(id, note, sets)
   -- First the index: should one of the sets turn out to be something else, a heartbeat finds there
   -- what was begun.
@@ -112,12 +121,9 @@ local function charge(rank, charges, served, group, tenant, key)
     rank[2] = 0
   end
   rank.taken = { redis.call('ZCARD', group), redis.call('ZCARD', tenant) }
-  redis.call(
-    'HSET', served,
-    'g:' .. rank.of[3], string.format('%.17g %d', rank[2], rank.taken[1]),
-    't:' .. rank.of[6], string.format('%.17g %d', rank[3], rank.taken[2]),
-    'k:' .. rank.of[10], string.format('%.17g %d', rank[4], redis.call('ZCARD', key))
-  )
+  count(served, 'g:' .. rank.of[3], rank[2], group)
+  count(served, 't:' .. rank.of[6], rank[3], tenant)
+  count(served, 'k:' .. rank.of[10], rank[4], key)
   keep(served, lease)
 end
 
@@ -175,7 +181,6 @@ local function claim(keys_at, args_at)
     { 'tenant', tenant, tenant_cap, tenant_line },
     { 'key', key, key_cap, key_line },
   }
-  local mine = others ~= '' and best_of(served, name, others, now, {})
   for _, limit in ipairs(limits) do
     local by, set, most, line = unpack(limit)
     if most ~= '' and is_full(set, tonumber(most)) then
@@ -185,13 +190,20 @@ local function claim(keys_at, args_at)
         step_out(pool_line, replica)
       end
       stand(line, replica, both(standing, others))
-      local best = rank and line == pool_line and by ~= 'pool' and ahead(line, served, name, mine)
-      if best then
-        call(line, channel, best, second(best))
+      if rank and (by == 'tenant' or by == 'key') then
+        -- Slots that were asserted are not counted in what is served until now.
+        count(served, 't:' .. rank.of[6], rank[3], tenant)
+        count(served, 'k:' .. rank.of[10], rank[4], key)
+        keep(served, lease)
+        local best = ahead(line, served, name, best_of_others(served, name, others))
+        if best then
+          call(line, channel, best, second(best))
+        end
       end
       return answered(by, next_end(by == 'ceiling' and holds or pool_holds), '', rank)
     end
   end
+  local mine = best_of_others(served, name, others)
   for at = 1, rank and 2 or 0 do
     local by, _, _, line = unpack(limits[at])
     local best = ahead(line, served, name, rank)
@@ -231,7 +243,7 @@ local function claim(keys_at, args_at)
     end
   end
   -- The next slot may be somebody else's, who need not have been called for it.
-  mine = others ~= '' and best_of(served, name, others, now, {})
+  mine = best_of_others(served, name, others)
   local best = is_room and ahead(pool_line, served, name, mine)
   if best then
     call(pool_line, channel, best, second(best))
