@@ -27,8 +27,8 @@ from dataplane.scheduler.events import ClaimGranted, ClaimRefused, HoldAnswered,
 RETRY_SECS: Final = (0.1, 0.25)
 """A refused claim is tried again after a random time in this range, if nothing is heard before."""
 REFRESH_SECS: Final = (0.5, 1.0)
-"""The same for one that stands in line and will be called: so that its place stays good, and it does
-not wait long for a call that was lost."""
+"""The same for one that stands in line and will be called: so that its place stays good, and a call
+that was lost is not waited for long."""
 PASS_SECS: Final = (0.001, 0.01)
 """One whose turn it was not is tried again so soon after whoever was called is passed over."""
 
