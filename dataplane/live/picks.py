@@ -25,7 +25,7 @@ def next_in_line(
 ) -> tuple[PickView, ...]:
     """The next picks in a pool, first to last; fewer where fewer could go."""
     left = core.ceiling - sum(each.occupied for each in core.pools)
-    slots = max(1, min(pool.size, pool.occupied + left))
+    slots = max(1, min(pool.size, pool.occupied + pool.elsewhere.taken + max(0, left)))
     by_group = EVERYONE not in pool.groups.nodes
     order: Order = Hierarchical() if by_group else Weighted()
     groups = _Siblings(pool.groups)
@@ -70,7 +70,7 @@ def _pick(pool: Pool, groups: _Siblings, tenant: Tenant, slots: int | None, now:
 def _under_share(group: _Moved, tenant: _Moved, slots: int) -> bool:
     part = group.level.shares.of(group.weight, group.name, slots)
     return all(
-        node.level.shares.under(node.weight, node.name, whole, node.occupied)
+        node.level.shares.under(node.weight, node.name, whole, node.taken)
         for node, whole in ((group, slots), (tenant, part))
     )
 
@@ -94,6 +94,11 @@ class _Moved:
     @property
     def occupied(self) -> int:
         return self._node.occupied + self._taken
+
+    @property
+    def taken(self) -> int:
+        """Over the fleet, as the order counts."""
+        return self._node.taken + self._taken
 
     def take(self, tokens: int) -> None:
         self.score += tokens * SCORE_UNIT // self._node.weight

@@ -109,6 +109,18 @@ def test_shares_are_cut_from_what_the_limit_over_all_pools_leaves() -> None:
     assert [pick.under_share for pick in predicted(world)] == [True, False]
 
 
+def test_picks_so_far_count_as_running_for_the_next() -> None:
+    world = World()
+    pool = PoolPolicy("m", "m", 4)
+    for _ in range(7):
+        world.send(a_key("x", group="a"), pool=pool, tokens=1)
+    for _ in range(3):
+        world.send(a_key("y", group="b"), pool=pool, tokens=10_000)
+    picks = predicted(world)
+    # Two of four slots are b's share; the third goes to whoever comes first by score.
+    assert [pick.tenant for pick in picks][:3] == ["y", "y", "x"]
+
+
 def test_whoever_is_at_its_cap_is_not_in_line() -> None:
     world = World()
     for _ in range(4):
