@@ -28,6 +28,10 @@ class Served:
     longest_wait: Mapping[str, float]
     calls: float
     """Claims for each of them."""
+    redis_calls: float
+    """Scripts that Redis ran for each of them, heartbeats included."""
+    redis_us: float
+    """How long it was busy with them, in microseconds for each."""
     idle: float
     """Part of the slots' time in which nothing ran; somebody always waited."""
 
@@ -40,7 +44,8 @@ class Served:
         waits = self.longest_wait
         return (
             f"{name:<44} {self.ratio:5.2f} : 1   wait a {waits['a']:5.2f} s  b {waits['b']:5.2f} s"
-            f"   {self.calls:4.2f} claims each   idle {self.idle:6.2%}"
+            f"   {self.calls:4.2f} claims, {self.redis_calls:4.2f} scripts,"
+            f" {self.redis_us:5.0f} us each   idle {self.idle:6.2%}"
         )
 
 
@@ -78,7 +83,7 @@ async def serve(
     blocker = asyncio.create_task(_block(fleet.replicas[-1])) if blocked else None
     try:
         await asyncio.sleep(SETTLE_SECS)
-        began, claims = loop.time(), await _claims(fleet)
+        began, claims, scripts = loop.time(), await _claims(fleet), await _scripts(fleet)
         if killed:
             await asyncio.sleep(secs / 2)
             claims -= await _claims(fleet, [fleet.replicas[-1]])
@@ -87,6 +92,7 @@ async def serve(
         else:
             await asyncio.sleep(secs)
         ended, claims = loop.time(), await _claims(fleet) - claims
+        spent = [now - then for now, then in zip(await _scripts(fleet), scripts, strict=True)]
     finally:
         ending.set()
         if blocker is not None:
@@ -97,13 +103,13 @@ async def serve(
         for each in fleet.backend.log
         if each.started is not None and began <= each.started < ended
     ]
-    return _told(records, done, claims, began, ended, fleet)
+    return _told(records, done, (claims, *spent), began, ended, fleet)
 
 
 def _told(
     records: Sequence[RequestRecord],
     done: Sequence[Request],
-    claims: float,
+    spent: Sequence[float],
     began: float,
     ended: float,
     fleet: Fleet,
@@ -122,7 +128,9 @@ def _told(
                 waits[tenant], float(request.headers.get("x-obleth-queue-ms", 0)) / 1000
             )
     tenants = {name: sum(id.startswith(f"{name}-") for id in ids) for name in waits}
-    return Served(tenants, waits, claims / max(1, len(ids)), 1 - busy / (SLOTS * (ended - began)))
+    claims, scripts, micros = (total / max(1, len(ids)) for total in spent)
+    idle = 1 - busy / (SLOTS * (ended - began))
+    return Served(tenants, waits, claims, scripts, micros, idle)
 
 
 async def _claims(fleet: Fleet, of: Sequence[Replica] | None = None) -> float:
@@ -135,6 +143,13 @@ async def _claims(fleet: Fleet, of: Sequence[Replica] | None = None) -> float:
             if name.startswith("obleth_slot_calls_total") and 'script="claim"' in name
         )
     return total
+
+
+async def _scripts(fleet: Fleet) -> tuple[float, float]:
+    """How many scripts Redis has run, and for how many microseconds."""
+    async with fleet.on_redis() as redis:
+        ran = (await redis.info("commandstats")).get("cmdstat_evalsha", {})
+    return float(ran.get("calls", 0)), float(ran.get("usec", 0))
 
 
 async def _block(replica: Replica) -> None:
