@@ -109,7 +109,9 @@ def check_ends(load: Load, backend: SimulatedBackend, *, killed: bool = False) -
         for request in load.requests
         if runs[request.id] > 1
         or (request.end is End.WHOLE) > (request.id in done)
-        or (request.end is End.LOST and not killed)
+        # A connection that a process which ends had not read from yet is closed unanswered: nobody
+        # took the request, and nothing ran for it.
+        or (request.end is End.LOST and not killed and (request.status or runs[request.id]))
         or (request.end is End.LEFT and request.leaves_after == PATIENCE_SECS)
         or (request.end is End.REFUSED and request.status not in (429, 503))
     ]
