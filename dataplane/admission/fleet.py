@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import structlog
+
 from dataplane.admission.slots.port import (
     Answer,
     Freed,
@@ -23,6 +25,8 @@ from dataplane.admission.slots.port import (
 from dataplane.admission.slots.port import Claim as SlotClaim
 from dataplane.scheduler.effects import Claim, Release
 from dataplane.scheduler.events import ClaimGranted, ClaimRefused, HoldAnswered, RefusedBy
+
+log = structlog.stdlib.get_logger(__name__)
 
 RETRY_SECS: Final = (0.1, 0.25)
 """A refused claim is tried again after a random time in this range, if nothing is heard before."""
@@ -118,7 +122,10 @@ class Fleet:
             freed, replies = await self._slots.exchange(
                 [self._holding(each) for each in releases], [self._slot_claim(c) for c in claims]
             )
-        except SlotsUnavailable:
+        except Exception as error:
+            if not isinstance(error, SlotsUnavailable):
+                # A fault of ours: as good as no answer, which every claim must have.
+                log.exception("slot_calls_failed")
             # What was to be released goes with the next heartbeat, which does not tell of it.
             freed, replies = (), [Reply(Answer.NOT_LIVE)] * len(claims)
             self._unavailable()

@@ -11,9 +11,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import structlog
+
 from dataplane.admission.announcements import Announcement, ReplicaChanged
 from dataplane.admission.replica import Replica, ReplicaSettings, Stance
 from dataplane.admission.slots.port import Heard, Holding, Slots, SlotsUnavailable
+
+log = structlog.stdlib.get_logger(__name__)
 
 
 class Heartbeat:
@@ -95,13 +99,18 @@ class Heartbeat:
             complete = self._replica.begin()
             try:
                 holdings = self._holdings() if self._replica.tells_holdings else []
-                heard = await self._slots.heartbeat(holdings, complete=complete)
+                heard: Heard | None = await self._slots.heartbeat(holdings, complete=complete)
             except SlotsUnavailable:
+                heard = None
+            except Exception:
+                # A fault of ours: as good as no answer, and no reason for the heart to stop.
+                log.exception("heartbeat_failed")
+                heard = None
+            if heard is None:
                 self._replica.unheard(self._now())
-                self._done(None)
             else:
                 self._replica.heard(heard, self._now())
-                self._done(heard)
+            self._done(heard)
             self._tell()
 
     async def _until_due(self) -> bool:

@@ -136,7 +136,8 @@ async def test_another_joins(three: Fleet, fault: Fault) -> None:
 
 
 async def test_stopped(three: Fleet, fault: Fault) -> None:
-    async with fault("A replica is stopped", shared):
+    async with fault("A replica is stopped", shared) as trial:
+        trial.stopped = True
         assert await three.replicas[2].stop() == 0
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
+from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
 from dataplane.admission.replica import ReplicaSettings
-from dataplane.admission.slots.port import Answer, Claim, Heard, Holding
+from dataplane.admission.slots.port import Claim, Exchanged, Heard, Holding
+from dataplane.scheduler.effects import Claim as ClaimEffect
+from dataplane.scheduler.events import ClaimRefused, RefusedBy
+from tests.simulation.fleet_time import Time, new_loop
 
 
 class SlowBooks:
@@ -27,9 +32,7 @@ class SlowBooks:
     async def leave(self, holdings: Sequence[Holding]) -> None:
         self.done.append("leave")
 
-    async def exchange(
-        self, releases: Sequence[Holding], claims: Sequence[Claim]
-    ) -> Sequence[Answer]:
+    async def exchange(self, releases: Sequence[Holding], claims: Sequence[Claim]) -> Exchanged:
         raise AssertionError("nobody claims")
 
 
@@ -62,3 +65,53 @@ async def test_a_heart_that_is_not_beating_stops_at_once() -> None:
         SlowBooks(), "a", ReplicaSettings(), holdings=list, changed=lambda stance: None
     )
     await heartbeat.stop()
+
+
+class FaultyBooks(SlowBooks):
+    """`Slots` with a mistake in them that nobody foresaw."""
+
+    async def heartbeat(self, holdings: Sequence[Holding], *, complete: bool = True) -> Heard:
+        self.done.append("heartbeat")
+        raise ValueError("a reply that cannot be read")
+
+    async def exchange(self, releases: Sequence[Holding], claims: Sequence[Claim]) -> Exchanged:
+        raise ValueError("a reply that cannot be read")
+
+
+async def test_a_heart_goes_on_beating_after_a_mistake_nobody_foresaw() -> None:
+    time = Time(random.Random(1))
+    failed: list[object] = []
+    loop = new_loop(time, 0.0, failed.append)
+    books = FaultyBooks()
+    told: list[Heard | None] = []
+
+    async def live() -> None:
+        settings = ReplicaSettings(heartbeat=0.5)
+        Heartbeat(
+            books, "a", settings, holdings=list, changed=lambda stance: None, done=told.append
+        ).start()
+
+    loop.call_soon(lambda: loop.create_task(live()))
+    time.run(5.0)
+    loop.kill()
+    assert failed == []
+    assert len(books.done) >= 4
+    assert told == [None] * len(books.done)
+
+
+async def test_a_claim_is_answered_after_a_mistake_nobody_foresaw() -> None:
+    answers: list[object] = []
+    outages: list[None] = []
+    fleet = Fleet(
+        FaultyBooks(),
+        "a",
+        post=answers.append,
+        unavailable=lambda: outages.append(None),
+        lapsed=lambda: None,
+    )
+    fleet.claim(ClaimEffect(1, "m", "g", "t", "k", 8, 64, None, None))
+    await fleet.settled()
+    (answer,) = answers
+    assert isinstance(answer, ClaimRefused)
+    assert answer.by is RefusedBy.NOBODY
+    assert outages == [None]
