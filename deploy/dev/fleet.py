@@ -29,6 +29,7 @@ import asyncpg
 from dotenv import dotenv_values
 
 from deploy.dev.compose import FILE, MissingVariable, commands
+from deploy.dev.processes import Process, free_ports, is_taken
 
 ROOT: Final = FILE.parent
 MOST_REPLICAS: Final = 9
@@ -42,41 +43,6 @@ PAUSE_SECS: Final = 0.1
 
 class Problem(Exception):
     """What the caller can set right, in one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process that was started, told from any later one with its pid by when it began."""
-
-    pid: int
-    began: str
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        return cls(pid, _began(pid) or "")
-
-    @property
-    def runs(self) -> bool:
-        return bool(self.began) and _began(self.pid) == self.began
-
-    def signal(self, number: signal.Signals) -> None:
-        if self.runs:
-            os.kill(self.pid, number)
-
-
-def _began(pid: int) -> str | None:
-    """When the process began, in its system's own words; None once it has ended."""
-    if Path("/proc/self/stat").exists():
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        except OSError:
-            return None
-        state, began = fields[0], fields[19]
-    else:
-        command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
-        asked = subprocess.run(command, capture_output=True, text=True, check=False)
-        state, _, began = asked.stdout.strip().partition(" ")
-    return None if not state or state.startswith("Z") else began.strip()
 
 
 @dataclass(slots=True)
@@ -128,6 +94,7 @@ class Fleet:
     # --- up ---------------------------------------------------------------------------------------
 
     def up(self, replicas: int) -> None:
+        self._look_at_ports(replicas)
         asyncio.run(_make_database(self.state.database_url))
         wanted = commands(self._variables(replicas))
         self._run("migrate", wanted["migrate"].arguments, wanted["migrate"].environment)
@@ -152,6 +119,19 @@ class Fleet:
             if number > replicas:
                 self._retire(number)
         _wait(lambda: self._balanced() == replicas, "HAProxy does not see every replica")
+
+    def _look_at_ports(self, replicas: int) -> None:
+        """Before anything starts: another program's answer would be taken for the fleet's."""
+        listeners = {"backend": ["backend"], "controlplane": ["admin"], "haproxy": ["gateway"]}
+        for number in range(1, replicas + 1):
+            listeners[f"dataplane{number}"] = [f"proxy{number}", f"metrics{number}"]
+        for name, needed in listeners.items():
+            for port in [] if self.runs(name) else [self.state.ports[one] for one in needed]:
+                if is_taken(port):
+                    raise Problem(
+                        f"port {port}, for {name}, is another program's (a demo?): stop that, "
+                        "or start the fleet with --free-ports"
+                    )
 
     def _variables(self, replicas: int) -> dict[str, str]:
         mine = {
@@ -379,18 +359,7 @@ def _ports(free: bool) -> dict[str, int]:
     usual = {"gateway": 8080, "admin": 9180, "backend": 9000}
     for number in range(1, MOST_REPLICAS + 1):
         usual |= {f"proxy{number}": 8080 + number, f"metrics{number}": 9090 + number}
-    return dict(zip(usual, _free_ports(len(usual)), strict=True)) if free else usual
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that the system gives to connections."""
-    found: set[int] = set()
-    while len(found) < count:
-        with socket.socket() as probe:
-            port = 20_000 + secrets.randbelow(10_000)
-            if probe.connect_ex(("127.0.0.1", port)):
-                found.add(port)
-    return sorted(found)
+    return dict(zip(usual, free_ports(len(usual)), strict=True)) if free else usual
 
 
 def _new(options: argparse.Namespace) -> Fleet:

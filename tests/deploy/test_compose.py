@@ -128,6 +128,13 @@ def test_the_example_environment_has_only_names_that_are_read(services: dict[str
     assert dotenv_values(ROOT / ".env.example")["OBLETH_ADMIN_TOKEN"] == ""
 
 
+def test_a_secret_is_taken_from_a_line_that_the_example_has() -> None:
+    """Compose starts nothing with a secret whose variable is nowhere set, not even to nothing."""
+    secrets = compose.filled_in(GIVEN)["secrets"]
+    wanted = {one["environment"] for one in secrets.values()}
+    assert wanted <= dotenv_values(ROOT / ".env.example").keys()
+
+
 def test_what_is_mounted_is_there(services: dict[str, Any]) -> None:
     mounted = [
         Path(volume.split(":")[0])

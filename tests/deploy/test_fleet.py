@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ from tests.conftest import POSTGRES
 FLEET = ROOT / "deploy" / "dev" / "fleet"
 MODEL = "demo-model"
 SLOTS = 8
-CLIENTS = 8
+CLIENTS = SLOTS + 4
+"""More than there are slots, so that some wait at a replica when it is told to go."""
 LONGEST_SECS = 120
 
 
@@ -35,15 +37,18 @@ class Fleet:
         self._servers = ["--free-ports", "--redis-url", redis, "--database-url", database]
         self.key = ""
 
-    def run(self, command: str, *options: str) -> str:
+    def try_to(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
         given = [*options, *(self._servers if command == "up" else [])]
-        done = subprocess.run(
+        return subprocess.run(
             [FLEET, command, "--state", self._folder, *given],
             capture_output=True,
             text=True,
             check=False,
             timeout=LONGEST_SECS,
         )
+
+    def run(self, command: str, *options: str) -> str:
+        done = self.try_to(command, *options)
         assert done.returncode == 0, done.stderr + self._logs()
         return done.stdout
 
@@ -157,13 +162,23 @@ def test_up_said_again_starts_nothing_anew(fleet: Fleet) -> None:
     assert fleet.state["processes"] == before
 
 
+def test_a_port_that_is_another_programs_is_named_before_anything_starts(fleet: Fleet) -> None:
+    before = fleet.state["processes"]
+    port = fleet.state["ports"]["metrics4"]
+    with socket.create_server(("127.0.0.1", port)):
+        done = fleet.try_to("up", "--replicas", "4")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"port {port}, for dataplane4, is another program's" in done.stderr
+    assert fleet.state["processes"] == before
+
+
 async def test_replicas_come_and_go_under_load_without_a_failed_request(fleet: Fleet) -> None:
     over = asyncio.Event()
     served: list[str] = []
 
     async def ask(client: httpx.AsyncClient) -> None:
         while not over.is_set():
-            answer = await client.post("/v1/chat/completions", json=_body(5))
+            answer = await client.post("/v1/chat/completions", json=_body(25))
             ended = answer.text.count("data: [DONE]")
             served.append("served" if (answer.status_code, ended) == (200, 1) else answer.text)
 
