@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 import time
 from collections.abc import Iterable
@@ -338,8 +337,6 @@ def _gateway_options(settings: DataPlaneSettings) -> GatewayOptions:
             url=settings.upstream_base_url,
             api_key=None if key is None else key.get_secret_value(),
         )
-    # Sessions are told apart by a keyed hash: replicas agree on it where they share a pepper.
-    pepper = settings.api_key_pepper.get_secret_value()
     return GatewayOptions(
         max_body_bytes=settings.max_body_bytes,
         body_timeout_secs=settings.body_timeout_secs,
@@ -347,5 +344,4 @@ def _gateway_options(settings: DataPlaneSettings) -> GatewayOptions:
         default_endpoint=default,
         affinity=settings.affinity(),
         derives_sessions=settings.session_id_derivation,
-        session_secret=pepper.encode() or secrets.token_bytes(32),
     )

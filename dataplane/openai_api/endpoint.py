@@ -66,8 +66,6 @@ class GatewayOptions:
     affinity: AffinityPolicy = field(default_factory=AffinityPolicy)
     """Where a model does not set its own."""
     derives_sessions: bool = True
-    session_secret: bytes = field(default=b"", repr=False)
-    """Replicas that share it agree on session ids."""
 
 
 class Gateway:
@@ -90,8 +88,7 @@ class Gateway:
         self._forwarder: Final = forwarder
         self._observers: Final = tuple(observers)
         self._intake: Final = Intake(options.max_body_bytes)
-        self._hasher: Final = SessionHash(options.session_secret)
-        self._derived: Final = DerivedSessions(self._hasher)
+        self._derived: Final = DerivedSessions()
         self._open: Final[set[Client]] = set()
         self._none_open: Final = asyncio.Event()
         self._is_draining = False
@@ -179,27 +176,28 @@ class Gateway:
             await client.respond(200, [dialects.JSON, *story.headers()], b'{"status":"ok"}')
             return
         secret = credentials.secret_of(client.headers)
-        key = self._policy.cached_key(secret) or await self._policy.key(secret)
-        story.key = key
+        story.key = key = self._policy.cached_key(secret) or await self._policy.key(secret)
         if key.tenant.suspended:
             raise TenantSuspended
         if route.kind is Kind.FORWARD:
-            await self._forward(client, story, route, key, secret)
+            await self._forward(client, story, route, secret)
         else:
             body = self._models(route, key)
             await client.respond(200, [dialects.JSON, *story.headers()], body)
 
-    async def _forward(
-        self, client: Client, story: Story, route: Route, key: KeyPolicy, secret: str
-    ) -> None:
+    async def _forward(self, client: Client, story: Story, route: Route, secret: str) -> None:
         """The path of a request to a model."""
         incoming = await self._intake.read(client, route)
         story.is_stream = incoming.is_stream
+        # A body may be long in coming, and the key may have gone meanwhile.
+        story.key = key = await self._usable_key(secret)
         model = self._policy.model(incoming.model)
         destination = self._destination(key, incoming.model, model)
         story.model = destination.label
-        story.estimate, outline = await self._read_prompt(route, key, model, incoming)
-        story.session = self._session(client, key, incoming, outline)
+        # Sessions go by the client's own key: all replicas have it, and nobody keeps it.
+        hasher = SessionHash(secret)
+        story.estimate, outline = await self._read_prompt(route, key, model, incoming, hasher)
+        story.session = self._session(client, key, incoming, outline, hasher)
         tokens = story.estimate.total
         await self._budgets.check(key, tokens)
         outgoing = _outgoing(client, story, incoming, secret)
@@ -338,7 +336,12 @@ class Gateway:
         )
 
     async def _read_prompt(
-        self, route: Route, key: KeyPolicy, model: ModelPolicy | None, incoming: Incoming
+        self,
+        route: Route,
+        key: KeyPolicy,
+        model: ModelPolicy | None,
+        incoming: Incoming,
+        hasher: SessionHash,
     ) -> tuple[Estimate, Outline | None]:
         """What the request's text is worth in tokens, and how it begins where that is asked for."""
         body = incoming.body
@@ -347,7 +350,6 @@ class Gateway:
         if not route.uses_tokens:
             return Estimate(0, 0), None
         recognises = self._recognises_sessions(model)
-        hasher = self._hasher
 
         def work() -> tuple[Estimate, Outline | None]:
             prompt = Prompt(body)
@@ -365,9 +367,14 @@ class Gateway:
         return in_force(model, self._options.affinity) is not None
 
     def _session(
-        self, client: Client, key: KeyPolicy, incoming: Incoming, outline: Outline | None
+        self,
+        client: Client,
+        key: KeyPolicy,
+        incoming: Incoming,
+        outline: Outline | None,
+        hasher: SessionHash,
     ) -> Session:
-        named = session_id.from_client(client.headers, incoming.body, key.id, self._hasher)
+        named = session_id.from_client(client.headers, incoming.body, key.id, hasher)
         if named.id is None and not named.was_refused and outline is not None:
             return self._derived.join(outline)
         return named

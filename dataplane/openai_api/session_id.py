@@ -68,13 +68,11 @@ class Session:
 
 
 class SessionHash:
-    """Hashes under a secret, so that a stored id can neither be read back nor guessed.
+    """Hashes under the API key that a request brought, so that a stored id can neither be read back
+    nor guessed, and all replicas agree on it with nothing configured."""
 
-    Replicas that share the secret agree on every id.
-    """
-
-    def __init__(self, secret: bytes) -> None:
-        self._key: Final = hashlib.blake2b(secret, digest_size=32).digest()
+    def __init__(self, secret: str) -> None:
+        self._key: Final = hashlib.blake2b(secret.encode(), digest_size=32).digest()
 
     def of(self, *parts: str) -> bytes:
         """A hash of texts, each kept apart from the next."""
@@ -233,8 +231,7 @@ class _Beginning:
 class DerivedSessions:
     """The runs known by their beginnings. Bounded: those unused for longest are forgotten."""
 
-    def __init__(self, hasher: SessionHash, *, beginnings_max: int = BEGINNINGS_MAX) -> None:
-        self._hasher = hasher
+    def __init__(self, *, beginnings_max: int = BEGINNINGS_MAX) -> None:
         self._beginnings_max = beginnings_max
         self._beginnings: OrderedDict[bytes, _Beginning] = OrderedDict()
 
@@ -255,8 +252,9 @@ class DerivedSessions:
         run.length = len(outline.messages)
         run.last = outline.messages[-1]
         known.runs.append(run)
-        digest = self._hasher.of("derived", outline.beginning.hex(), str(run.number))
-        return Session("derived", digest.hex())
+        # What it begins with is hashed under a secret already.
+        run_of = b"%s %d" % (outline.beginning, run.number)
+        return Session("derived", hashlib.blake2b(run_of, digest_size=16).hexdigest())
 
     def _run_in(self, known: _Beginning, messages: Sequence[bytes]) -> _Run:
         """The run these messages go on, taken out of its place in the order of use."""

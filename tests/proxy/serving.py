@@ -133,7 +133,7 @@ async def world(
     choice = EndpointChoice()
     policy = Policy(registered={each.name: each for each in models})
     budget, gate, seen = Budget(), Gate(slots), Observations()
-    settings = GatewayOptions(**{"session_secret": b"s", **options})
+    settings = GatewayOptions(**options)
     gateway = Gateway(
         settings,
         policy=policy,

@@ -114,3 +114,15 @@ async def test_a_refusal_by_the_minutes_budget_says_what_is_left_of_it() -> None
             told = [reply.header(f"x-ratelimit-{what}-tokens") for what in ("limit", "remaining")]
             assert told == ["1000", "20"]
             assert reply.header("x-ratelimit-reset-tokens") == "58.8s"
+
+
+async def test_a_key_that_goes_while_the_body_comes_is_refused_before_it_has_a_slot() -> None:
+    text = chat()
+    async with upstream(GOOD) as up, world(model(up.url)) as w:
+        line = await w.connect()
+        await line.send(headers={"content-length": str(len(text)), "expect": "100-continue"})
+        assert b" 100 " in await line.reader.readuntil(b"\r\n\r\n"), "the key was looked at"
+        del w.policy.keys[SECRET]
+        await line.write(text)
+        assert (await line.reply()).status == 401
+        assert (w.gate.admitted, up.asked) == ([], [])

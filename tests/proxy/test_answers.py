@@ -380,6 +380,19 @@ async def test_sessions_are_recognised_for_models_with_affinity_alone() -> None:
             assert w.seen.finished[0].session == sessions[0]
 
 
+async def test_every_replica_gives_a_session_the_same_id_with_nothing_configured() -> None:
+    on = AffinityPolicy(enabled=True)
+    found = []
+    async with upstream(answers(GOOD)) as up:
+        for _ in range(2):
+            async with world(model(up.url), affinity=on) as w:
+                await w.ask(body=chat(), headers={"x-session-id": "s"})
+                await w.ask(body=chat())
+                found.append([permit.ask.session for permit in w.gate.admitted])
+    assert found[0] == found[1]
+    assert len({None, *found[0]}) == 3
+
+
 async def test_the_gateways_own_setting_counts_where_a_model_has_none() -> None:
     async with upstream(answers(GOOD)) as up:
         off = model(up.url, name="off", affinity=AffinityOverride(enabled=False))

@@ -13,7 +13,7 @@ from dataplane.openai_api.body import parse
 from dataplane.openai_api.prompt import Prompt
 from dataplane.openai_api.session_id import DerivedSessions, Outline, Session, SessionHash
 
-HASHER = SessionHash(b"secret")
+HASHER = SessionHash("secret")
 BARE = parse(b'{"model":"m"}')
 
 
@@ -113,7 +113,7 @@ def test_any_visible_characters_will_do(good: str) -> None:
 def test_sessions_of_different_keys_are_different_and_hashed_under_a_secret() -> None:
     mine = client({HEADERS[0]: "S"})
     assert mine != client({HEADERS[0]: "S"}, key="k2")
-    other = session_id.from_client([(b"x-session-id", b"S")], BARE, "k1", SessionHash(b"other"))
+    other = session_id.from_client([(b"x-session-id", b"S")], BARE, "k1", SessionHash("other"))
     assert mine.id is not None
     assert other.id != mine.id
     assert len(mine.id) == 32
@@ -157,7 +157,7 @@ def outlined(messages: Any = None, key: str = "k1", model: str = "m", **fields: 
 
 
 def test_a_loop_stays_one_session_while_its_messages_grow() -> None:
-    sessions = DerivedSessions(HASHER)
+    sessions = DerivedSessions()
     first = sessions.join(outlined(said("go")))
     assert first.source == "derived"
     assert sessions.join(outlined(said("go", "done", "more"))) == first
@@ -166,13 +166,13 @@ def test_a_loop_stays_one_session_while_its_messages_grow() -> None:
 
 
 def test_a_repeated_request_is_the_same_session() -> None:
-    sessions = DerivedSessions(HASHER)
+    sessions = DerivedSessions()
     first = sessions.join(outlined(said("go", "a", "b")))
     assert sessions.join(outlined(said("go", "a", "b"))) == first
 
 
 def test_parallel_runs_that_open_alike_stay_apart() -> None:
-    sessions = DerivedSessions(HASHER)
+    sessions = DerivedSessions()
     one = sessions.join(outlined(said("go", "one", "x")))
     two = sessions.join(outlined(said("go", "two", "x")))
     assert one != two
@@ -183,7 +183,7 @@ def test_parallel_runs_that_open_alike_stay_apart() -> None:
 
 
 def test_a_history_that_was_cut_back_is_another_session() -> None:
-    sessions = DerivedSessions(HASHER)
+    sessions = DerivedSessions()
     first = sessions.join(outlined(said("go", "a", "b")))
     assert sessions.join(outlined(said("go", "a"))) != first
 
@@ -201,7 +201,7 @@ def test_a_history_that_was_cut_back_is_another_session() -> None:
     ],
 )
 def test_what_begins_differently_is_another_session(other: dict[str, Any]) -> None:
-    sessions = DerivedSessions(HASHER)
+    sessions = DerivedSessions()
     first = sessions.join(outlined(said("go")))
     assert sessions.join(outlined(**{"messages": said("go"), **other})) != first
 
@@ -210,7 +210,7 @@ def test_marks_that_move_along_the_messages_change_nothing() -> None:
     def turn(text: str, **mark: Any) -> dict[str, Any]:
         return {"role": "user", "content": [{"type": "text", "text": text, **mark}]}
 
-    sessions = DerivedSessions(HASHER)
+    sessions = DerivedSessions()
     cached = {"cache_control": {"type": "ephemeral"}}
     first = sessions.join(outlined([turn("go", **cached)]))
     assert sessions.join(outlined([turn("go"), turn("on", **cached)])) == first
@@ -220,14 +220,14 @@ def test_the_tools_descriptions_do_not_matter_their_names_do() -> None:
     def tool(name: str, text: str) -> list[dict[str, Any]]:
         return [{"type": "function", "function": {"name": name, "description": text}}]
 
-    sessions = DerivedSessions(HASHER)
+    sessions = DerivedSessions()
     first = sessions.join(outlined(said("go"), tools=tool("f", "a")))
     assert sessions.join(outlined(said("go"), tools=tool("f", "b"))) == first
     assert sessions.join(outlined(said("go"), tools=tool("g", "a"))) != first
 
 
 def test_responses_are_recognised_by_their_input() -> None:
-    sessions = DerivedSessions(HASHER)
+    sessions = DerivedSessions()
     first = sessions.join(outlined(instructions="s", input=said("go")))
     assert sessions.join(outlined(instructions="s", input=said("go", "a", "b"))) == first
 
@@ -250,13 +250,13 @@ def test_where_there_is_no_conversation_none_is_recognised(fields: dict[str, Any
 
 
 def test_the_first_run_of_a_beginning_has_the_same_id_on_every_replica() -> None:
-    here, there = DerivedSessions(HASHER), DerivedSessions(HASHER)
+    here, there = DerivedSessions(), DerivedSessions()
     first = here.join(outlined(said("go")))
     assert there.join(outlined(said("go", "a", "b"))) == first
 
 
 def test_memory_is_bounded_and_the_longest_unused_go() -> None:
-    sessions = DerivedSessions(HASHER, beginnings_max=10)
+    sessions = DerivedSessions(beginnings_max=10)
     kept = sessions.join(outlined(said("kept")))
     for number in range(100):
         sessions.join(outlined(said(f"go {number}")))
