@@ -79,9 +79,9 @@ class Scheduler:
         self._waiting: OrderedDict[int, Waiter] = OrderedDict()
         """Everyone who waits, oldest first. All may wait equally long, so the first times out
         first. Who claims still waits."""
-        self._sessions: Final = Sessions(self._books, self._waiting)
         self._slots: dict[int, Slot] = {}
         """Every slot taken up, claimed ones included."""
+        self._sessions: Final = Sessions(self._books, self._waiting, self._slots)
         self._arriving: Waiter | None = None
         self._effects: list[Effect] = []
 
@@ -108,7 +108,7 @@ class Scheduler:
 
     @property
     def held_keys(self) -> Iterable[KeyPolicy]:
-        """The keys that slots are held for."""
+        """The keys that slots are held for, or may be when a session's step has ended."""
         return self._sessions.held_keys
 
     @property

@@ -20,11 +20,15 @@ from shared.policy import KeyPolicy
 
 
 class Sessions:
-    """Of all pools of one scheduler. `waiting` is everyone who waits, by arrival, for reading."""
+    """Of all pools of one scheduler. `waiting` is everyone who waits, by arrival, and `slots` are
+    all that are taken up; both for reading."""
 
-    def __init__(self, books: Books, waiting: Mapping[int, Waiter]) -> None:
+    def __init__(
+        self, books: Books, waiting: Mapping[int, Waiter], slots: Mapping[int, Slot]
+    ) -> None:
         self._books: Final = books
         self._waiting: Final = waiting
+        self._slots: Final = slots
         self.holding: dict[str, Pool] = {}
         """Pools that hold slots."""
         self.may_hold = True
@@ -38,8 +42,9 @@ class Sessions:
 
     @property
     def held_keys(self) -> Iterable[KeyPolicy]:
-        """The key of every slot that is held."""
-        return (hold.key.policy for _, hold in self._holds())
+        """The key of every slot that is held, or may be when a session's step has ended."""
+        yield from (hold.key.policy for _, hold in self._holds())
+        yield from (slot.key.policy for slot in self._slots.values() if slot.step is not None)
 
     def wake_at(self) -> Iterable[float]:
         """When held slots must be looked at: one moment for each pool that has any."""
@@ -120,7 +125,11 @@ class Sessions:
         return self._books.key(pool, policy)
 
     def key_gone(self, id: str, now: float) -> None:
-        """A key may not be used any more: nothing is held for it."""
+        """A key may not be used any more: nothing is held for it, nor will be when what it runs has
+        ended."""
+        for slot in self._slots.values():
+            if slot.key.id == id:
+                slot.is_last = True
         for pool, hold in self._holds():
             if hold.key.id == id:
                 self._free(pool, hold, now)
@@ -206,7 +215,7 @@ class Sessions:
             affinity.never_ran(step, key)
             return False
         affinity.ends(step, now)
-        if failed or pool.gone or self.is_closing or not self.may_hold:
+        if failed or slot.is_last or pool.gone or self.is_closing or not self.may_hold:
             return False
         if not affinity.wants_hold(step, now):
             return False
@@ -269,13 +278,14 @@ class Sessions:
         affinity, rules = step.affinity, step.affinity.rules
         affinity.age(now)
         may = not (affinity.is_passed_enough(key) or affinity.is_starving(key))
-        is_last = step.session.latest is step or affinity.successor(step, now) is not None
+        is_newest = step.session.latest is step or affinity.successor(step, now) is not None
+        is_over = failed or slot.is_last or pool.gone or self.is_closing
         return StepEnd(
             session=step.session.name[1],
             age=now - step.arrived_at,
             hold_secs=rules.hold_secs,
             life_secs=max(rules.warm_secs, rules.hold_secs),
-            is_wanted=is_last and not (failed or pool.gone or self.is_closing),
+            is_wanted=is_newest and not is_over,
             most=affinity.most_held(pool.policy.size) if may else 0,
             max_jumps=rules.max_jumps,
             pool_size=pool.policy.size,

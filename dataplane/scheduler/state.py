@@ -104,6 +104,7 @@ class Slot:
         "group",
         "is_abandoned",
         "is_hold_only",
+        "is_last",
         "key",
         "pool",
         "step",
@@ -135,6 +136,8 @@ class Slot:
         """The waiter it is claimed for is gone: if it is granted it goes straight back."""
         self.is_hold_only = False
         """It is claimed ahead of the queue, if it is held for the waiter's session."""
+        self.is_last = False
+        """Its key may not be used any more: it is not held for a next step."""
 
     @property
     def charges(self) -> Charges:

@@ -13,10 +13,13 @@ from dataplane.scheduler.events import (
     ClaimGranted,
     ClaimRefused,
     Closing,
+    Event,
     Finished,
     HoldAnswered,
     HoldEnded,
+    KeyGone,
     Left,
+    PoolGone,
     PoolPolicy,
     RefusedBy,
     Woken,
@@ -70,12 +73,17 @@ def test_a_step_that_ends_tells_what_the_fleet_needs_to_hold_its_slot() -> None:
     assert replica.core.in_flight == 0, "whether it is held or not, it is not the replica's"
 
 
-@pytest.mark.parametrize("end", ["failed", "closing"])
-def test_a_step_that_failed_or_ends_in_a_replica_that_closes_wants_no_hold(end: str) -> None:
+@pytest.mark.parametrize("end", ["failed", "closing", "key gone", "model gone"])
+def test_a_step_that_failed_or_ends_where_nothing_may_follow_wants_no_hold(end: str) -> None:
     replica = Replica()
     step = running(replica, pool_of(4))
-    if end == "closing":
-        replica.do(Closing())
+    gone: dict[str, Event] = {
+        "closing": Closing(),
+        "key gone": KeyGone(T.id),
+        "model gone": PoolGone("m"),
+    }
+    if end in gone:
+        replica.do(gone[end])
     told = step_in(replica.do(Finished(step, failed=end == "failed")))
     assert told is not None
     assert not told.is_wanted
