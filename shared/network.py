@@ -36,10 +36,13 @@ _METADATA: Final = frozenset(
         ),
     )
 )
+_EVERYBODY: Final = IPv4Address("255.255.255.255")
 _METADATA_NAMES: Final = frozenset(
     ("metadata", "metadata.google.internal", "metadata.goog", "instance-data.ec2.internal")
 )
-_TRANSLATED: Final = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
+_TRANSLATED: Final = tuple(
+    map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96"))
+)
 """Where the last 32 bits are an IPv4 address; `::` and `::1` are not meant by the last one."""
 _HOST_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 
@@ -89,7 +92,7 @@ def check_address(address: Address, rules: NetworkRules) -> None:
     for one in _meant(address):
         if one in _METADATA or one.is_link_local:
             raise AddressRefused(f"must not lead to {address}: link-local or cloud metadata")
-        if one.is_unspecified or one.is_multicast:
+        if one.is_unspecified or one.is_multicast or one == _EVERYBODY:
             raise AddressRefused(f"must not lead to {address}: not the address of one machine")
         if rules.block_private and not one.is_global and not _is_allowed(one, rules):
             raise AddressRefused(
@@ -115,7 +118,7 @@ def _check_host(host: str, rules: NetworkRules) -> None:
 def _literal(host: str) -> Address | None:
     """The address a host is written as, in any spelling that resolvers take; None for a name."""
     try:
-        return ip_address(host.partition("%")[0])
+        return ip_address(host.partition("%")[0] if ":" in host else host)
     except ValueError:
         pass
     try:

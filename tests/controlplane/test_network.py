@@ -21,10 +21,12 @@ NEVER = [
     "64:ff9b::169.254.169.254",
     "2002:a9fe:a9fe::1",
     "::169.254.169.254",
+    "::ffff:0:169.254.169.254",
     "0.0.0.0",
     "::",
     "224.0.0.1",
     "ff02::1",
+    "255.255.255.255",
 ]
 PRIVATE = [
     "127.0.0.1",
@@ -37,6 +39,7 @@ PRIVATE = [
     "::ffff:127.0.0.1",
     "::ffff:10.0.0.1",
     "64:ff9b::10.0.0.1",
+    "::ffff:0:10.0.0.1",
 ]
 
 
@@ -135,6 +138,7 @@ def test_no_spelling_of_this_machine_gets_around_the_block(host: str) -> None:
         "http://llm\t/v1",
         "http://llm\\@evil/v1",
         "http://a..b/v1",
+        "http://8.8.8.8%25.evil.example/v1",
         "http://%31%36%39.254.169.254/",
         "http://лл.example/v1",
         "http://" + "a" * 254,
