@@ -26,16 +26,10 @@ Address = IPv4Address | IPv6Address
 _METADATA: Final = frozenset(
     map(
         ip_address,
-        (
-            "169.254.169.254",
-            "168.63.129.16",
-            "100.100.100.200",
-            "192.0.0.192",
-            "fd00:ec2::254",
-            "fd20:ce::254",
-        ),
+        ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"),
     )
 )
+"""Beside the link-local ones, of which 169.254.169.254 is the usual."""
 _EVERYBODY: Final = IPv4Address("255.255.255.255")
 _METADATA_NAMES: Final = frozenset(
     ("metadata", "metadata.google.internal", "metadata.goog", "instance-data.ec2.internal")
