@@ -98,6 +98,16 @@ class PickView(msgspec.Struct, frozen=True, kw_only=True):
     key_score: float
     waited_ms: int
     tokens: int
+    start_scores: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Of its group, tenant and key as they stand, before those picked ahead of it are charged."""
+    floors: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """The levels at which they last came back on this replica: as in the books, a score is what was
+    served or this, whichever is more."""
+    weights: tuple[int, int, int] = (1, 1, 1)
+    """Theirs, by which they are charged."""
+    shares: tuple[int, int] | None = None
+    """Slots of its group and of its tenant, as this replica cuts them; None where they do not
+    count."""
 
 
 class PoolView(Counts, frozen=True, kw_only=True):
@@ -117,6 +127,8 @@ class PoolView(Counts, frozen=True, kw_only=True):
     keys: tuple[KeyView, ...]
     next_in_line: tuple[PickView, ...] = ()
     """Of those that wait on this replica; a merged view has the newest one's."""
+    may_be_next: tuple[PickView, ...] = ()
+    """Others that wait on this replica and may come first after what other replicas admit."""
     affinity: dict[str, int] = {}
     """What session affinity did, by event, since the pool came to be."""
 
@@ -168,7 +180,7 @@ def merge(views: Sequence[ReplicaView]) -> tuple[PoolView, ...]:
     for view in newest_first:
         for pool in view.pools:
             found.setdefault(pool.id, []).append(pool)
-    pools = [_merge_pool(each) for each in found.values()]
+    pools = [merge_pool(each) for each in found.values()]
     return tuple(sorted(pools, key=fullness))
 
 
@@ -182,15 +194,31 @@ def busiest(view: TenantView | KeyView) -> tuple[int, int, str]:
     return (-(view.in_flight + view.held + view.queued), -view.queued, view.name)
 
 
-def _merge_pool(views: Sequence[PoolView]) -> PoolView:
+def merge_pool(views: Sequence[PoolView]) -> PoolView:
+    """One pool out of what several say of it, the newest first."""
+    tenants = _together(_all(view.tenants for view in views), "id")
+    groups = _together(_all(view.groups for view in views), "name")
+    listed = Counter(tenant.group for tenant in tenants)
+    weights: Counter[str] = Counter()
+    for tenant in tenants:
+        weights[tenant.group] += tenant.weight
+    # Each knows of its own tenants; together they have at least those that are listed.
+    groups = [
+        msgspec.structs.replace(
+            group,
+            tenants=max(group.tenants, listed[group.name]),
+            tenant_weight=max(group.tenant_weight, weights[group.name]),
+        )
+        for group in groups
+    ]
     return msgspec.structs.replace(
         views[0],
         **_summed(views),
         size=max(view.size for view in views),
         virtual_time=max(view.virtual_time for view in views),
         oldest_wait_ms=max(view.oldest_wait_ms for view in views),
-        groups=tuple(sorted(_together(_all(v.groups for v in views), "name"), key=_name)),
-        tenants=tuple(sorted(_together(_all(v.tenants for v in views), "id"), key=busiest)),
+        groups=tuple(sorted(groups, key=_name)),
+        tenants=tuple(sorted(tenants, key=busiest)),
         keys=tuple(sorted(_together(_all(v.keys for v in views), "id"), key=busiest)),
         affinity=dict(sum((Counter(view.affinity) for view in views), Counter())),
     )

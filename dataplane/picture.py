@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dataplane.live.picks import next_in_line
+from dataplane.live.picks import may_be_next, next_in_line
 from dataplane.live_view import (
     KEYS_A_POOL,
     KEYS_IN_ALL,
@@ -28,12 +28,14 @@ from dataplane.live_view import (
     TenantView,
     busiest,
     fullness,
+    merge_pool,
 )
 from dataplane.metrics import PoolFigures
 from dataplane.scheduler.fairness import SCORE_UNIT, Level, Node
 from dataplane.scheduler.order import EVERYONE
 from dataplane.scheduler.scheduler import Scheduler
 from dataplane.scheduler.state import Key, Pool, Tenant
+from shared.policy import KeyPolicy, effective_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +128,58 @@ def _pool(core: Scheduler, pool: Pool, now: float) -> PoolView:
     tenants = list(pool.tenants.values())
     keys = [key for tenant in tenants for key in tenant.keys.nodes.values() if key.has_work]
     heads = [head.arrived_at for key in keys if (head := key.head()) is not None]
-    return msgspec.structs.replace(
+    view = msgspec.structs.replace(
         _totals(pool),
         oldest_wait_ms=round((now - min(heads)) * 1000) if heads else 0,
         tenants=tuple(_tenant(each) for each in nsmallest(TENANTS_A_POOL, tenants, key=_busy)),
         keys=tuple(_key(pool, each) for each in nsmallest(KEYS_A_POOL, keys, key=_busy)),
-        next_in_line=next_in_line(core, pool, now),
+        next_in_line=(picks := next_in_line(core, pool, now)),
+        may_be_next=may_be_next(core, pool, now, picks),
+    )
+    if not pool.fleet_holds:
+        return view
+    holds = (_fleet_hold(view, pool, hold.key) for hold in pool.fleet_holds.values())
+    return merge_pool([view, *holds])
+
+
+def _fleet_hold(view: PoolView, pool: Pool, key: KeyPolicy) -> PoolView:
+    """Whose slot the fleet holds since it was given back here; the pool's total has it already."""
+    tenant, group = key.tenant, key.tenant.group
+    return msgspec.structs.replace(
+        view,
+        in_flight=0,
+        queued=0,
+        held=0,
+        affinity={},
+        groups=(
+            GroupView(
+                name=group.name, weight=group.weight, held=1, served_tokens=0, share_score=0.0
+            ),
+        ),
+        tenants=(
+            TenantView(
+                id=tenant.id,
+                name=tenant.name,
+                group=group.name,
+                weight=effective_weight(tenant.weight, pool.policy.admission_weight),
+                max_in_flight=tenant.max_in_flight,
+                held=1,
+                served_tokens=0,
+                share_score=0.0,
+            ),
+        ),
+        keys=(
+            KeyView(
+                id=key.id,
+                tenant_id=tenant.id,
+                name=key.name,
+                weight=key.weight,
+                max_in_flight=key.max_in_flight,
+                held=1,
+                served_tokens=0,
+                share_score=0.0,
+            ),
+        ),
     )
 
 

@@ -136,7 +136,7 @@ class Fleet:
             if release.step is not None and outcome in (Freed.HELD, Freed.REFUSED):
                 session = (release.key, release.step.session)
                 secs = release.step.hold_secs if outcome is Freed.HELD else None
-                self._post(HoldAnswered(release.pool, session, secs))
+                self._post(HoldAnswered(release.pool, session, secs, release.step.key))
         for claim, reply in zip(claims, replies, strict=True):
             self._post(self._event(claim, reply))
 

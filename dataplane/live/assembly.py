@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from dataplane import live_view
+from dataplane.live.fleet_line import next_over
 from dataplane.live.verdicts import Verdicts, effective_size, judge
 from dataplane.live_view import PoolView, ReplicaView
 from shared import policy
 from shared.live_state import (
-    NEXT_IN_LINE,
     LiveGroup,
     LiveKey,
     LivePool,
@@ -51,7 +51,7 @@ def assemble(
     held = sum(pool.held for pool in merged)
     left = own.global_max_in_flight - in_flight - held
     mine = {pool.id: pool for pool in own.pools}
-    picks = _picks(views)
+    by_pool = _by_pool(views)
     return LiveState(
         instance=own.instance,
         mode=own.mode,
@@ -79,7 +79,7 @@ def assemble(
                 ceiling_reached=left <= 0,
                 by_group=by_group,
                 is_cluster=is_cluster,
-                picks=picks.get(pool.id, ()),
+                picks=_picks(pool, by_pool[pool.id]),
             )
             for pool in merged
         ),
@@ -190,32 +190,33 @@ def _keys(pool: PoolView, verdicts: Verdicts) -> list[LiveKey]:
     ]
 
 
-def _picks(views: Sequence[ReplicaView]) -> dict[str, list[NextPick]]:
-    """The first picks of all replicas, by pool."""
-    found: dict[str, list[NextPick]] = {}
+def _by_pool(views: Sequence[ReplicaView]) -> Mapping[str, Mapping[str, PoolView]]:
+    """What each replica says of a pool."""
+    found: dict[str, dict[str, PoolView]] = {}
     for view in views:
         for pool in view.pools:
-            found.setdefault(pool.id, []).extend(
-                NextPick(
-                    instance=view.instance,
-                    group=pick.group,
-                    tenant_id=pick.tenant_id,
-                    tenant=pick.tenant,
-                    key_id=pick.key_id,
-                    key=pick.key,
-                    under_share=pick.under_share,
-                    group_score=pick.group_score,
-                    tenant_score=pick.tenant_score,
-                    key_score=pick.key_score,
-                    waited_ms=pick.waited_ms,
-                    tokens=pick.tokens,
-                )
-                for pick in pool.next_in_line
-            )
-    if len(views) > 1:  # what each replica has put in order is put in one order, as it is
-        found = {id: sorted(picks, key=_standing) for id, picks in found.items()}
-    return {id: picks[:NEXT_IN_LINE] for id, picks in found.items()}
+            found.setdefault(pool.id, {})[view.instance] = pool
+    return found
 
 
-def _standing(pick: NextPick) -> tuple[bool, float, float]:
-    return (pick.under_share is False, pick.group_score, pick.tenant_score)
+def _picks(pool: PoolView, views: Mapping[str, PoolView]) -> list[NextPick]:
+    """Whom one replica picks next is what it says; several are put in one order."""
+    ((instance, own), *others) = views.items()
+    picks = next_over(pool, views) if others else ((instance, each) for each in own.next_in_line)
+    return [
+        NextPick(
+            instance=instance,
+            group=pick.group,
+            tenant_id=pick.tenant_id,
+            tenant=pick.tenant,
+            key_id=pick.key_id,
+            key=pick.key,
+            under_share=pick.under_share,
+            group_score=pick.group_score,
+            tenant_score=pick.tenant_score,
+            key_score=pick.key_score,
+            waited_ms=pick.waited_ms,
+            tokens=pick.tokens,
+        )
+        for instance, pick in picks
+    ]

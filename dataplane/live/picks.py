@@ -8,8 +8,9 @@ oldest first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import islice
 from typing import Any, cast
 
 from dataplane.live_view import PickView
@@ -24,21 +25,48 @@ def next_in_line(
     core: Scheduler, pool: Pool, now: float, most: int = NEXT_IN_LINE
 ) -> tuple[PickView, ...]:
     """The next picks in a pool, first to last; fewer where fewer could go."""
-    left = core.ceiling - sum(each.occupied for each in core.pools)
-    slots = max(1, min(pool.size, pool.occupied + pool.elsewhere.taken + max(0, left)))
-    by_group = EVERYONE not in pool.groups.nodes
-    order: Order = Hierarchical() if by_group else Weighted()
+    order, slots = _order(pool), _slots(core, pool)
     groups = _Siblings(pool.groups)
     picks: list[PickView] = []
     while len(picks) < most:
         tenant = order.next(cast("Level[Group]", groups), slots)
         if tenant is None:
             break
-        picks.append(_pick(pool, groups, tenant, slots if by_group else None, now))
+        picks.append(_pick(pool, groups, tenant, order.shares(tenant, slots), now))
     return tuple(picks)
 
 
-def _pick(pool: Pool, groups: _Siblings, tenant: Tenant, slots: int | None, now: float) -> PickView:
+def may_be_next(
+    core: Scheduler, pool: Pool, now: float, picks: Sequence[PickView]
+) -> tuple[PickView, ...]:
+    """Beside the next `picks`: the first request of each tenant that may come first after what
+    other replicas admit, which raises scores and fills shares."""
+    order, slots = _order(pool), _slots(core, pool)
+    tenants = {each.id: each for each in order.candidates(pool.groups, slots)}
+    group = pool.groups.first()
+    if group is not None:
+        tenants |= {each.id: each for each in islice(group.tenants.in_order(), NEXT_IN_LINE)}
+    told = {pick.tenant_id for pick in picks}
+    return tuple(
+        _pick(pool, _Siblings(pool.groups), each, order.shares(each, slots), now)
+        for each in tenants.values()
+        if each.id not in told
+    )
+
+
+def _order(pool: Pool) -> Order:
+    return Weighted() if EVERYONE in pool.groups.nodes else Hierarchical()
+
+
+def _slots(core: Scheduler, pool: Pool) -> int:
+    """What shares are cut from."""
+    left = core.ceiling - sum(each.occupied for each in core.pools)
+    return max(1, min(pool.size, pool.occupied + pool.elsewhere.taken + max(0, left)))
+
+
+def _pick(
+    pool: Pool, groups: _Siblings, tenant: Tenant, shares: tuple[int, int] | None, now: float
+) -> PickView:
     """What the tenant's next request is picked by; from then on the picture has it running."""
     group_ = groups.moved(tenant.group)
     tenant_ = group_.below("tenants").moved(tenant)
@@ -55,23 +83,26 @@ def _pick(pool: Pool, groups: _Siblings, tenant: Tenant, slots: int | None, now:
         tenant=tenant.policy.name,
         key_id=waiter.key.id,
         key=waiter.key.policy.name,
-        under_share=None if slots is None else _under_share(group_, tenant_, slots),
+        under_share=None if shares is None else _under_share(group_, tenant_, shares),
         group_score=group_.score / SCORE_UNIT,
         tenant_score=tenant_.score / SCORE_UNIT,
         key_score=key_.score / SCORE_UNIT,
         waited_ms=round((now - waiter.arrived_at) * 1000),
         tokens=max(1, waiter.tokens),
+        start_scores=(group_.start, tenant_.start, key_.start),
+        floors=(group_.floor / SCORE_UNIT, tenant_.floor / SCORE_UNIT, key_.floor / SCORE_UNIT),
+        weights=(group_.weight, tenant_.weight, key_.weight),
+        shares=shares,
     )
     for node in (group_, tenant_, key_):
         node.take(pick.tokens)
     return pick
 
 
-def _under_share(group: _Moved, tenant: _Moved, slots: int) -> bool:
-    part = group.level.shares.of(group.weight, group.name, slots)
+def _under_share(group: _Moved, tenant: _Moved, shares: tuple[int, int]) -> bool:
     return all(
-        node.level.shares.under(node.weight, node.name, whole, node.taken)
-        for node, whole in ((group, slots), (tenant, part))
+        node.taken == 0 or node.taken < share
+        for node, share in zip((group, tenant), shares, strict=True)
     )
 
 
@@ -99,6 +130,11 @@ class _Moved:
     def taken(self) -> int:
         """Over the fleet, as the order counts."""
         return self._node.taken + self._taken
+
+    @property
+    def start(self) -> float:
+        """Its score before any pick, in tokens a unit of weight."""
+        return self._node.score / SCORE_UNIT
 
     def take(self, tokens: int) -> None:
         self.score += tokens * SCORE_UNIT // self._node.weight

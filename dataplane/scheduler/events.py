@@ -171,6 +171,7 @@ class HoldAnswered:
     """The key's id and the session's."""
     held_secs: float | None
     """For how long; None: it was released."""
+    key: KeyPolicy
 
 
 @dataclass(frozen=True, slots=True)

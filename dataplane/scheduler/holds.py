@@ -9,7 +9,9 @@ until it hears that one has ended, or its time is up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+from shared.policy import KeyPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +54,12 @@ class StepEnd:
     ceiling: int
     tenant_cap: int | None
     key_cap: int | None
+    key: KeyPolicy
+    """Whose step it was, for whoever looks on."""
+
+
+class FleetHold(NamedTuple):
+    """A slot that the fleet holds since this replica gave it back."""
+
+    ends: float
+    key: KeyPolicy

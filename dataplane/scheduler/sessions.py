@@ -14,7 +14,7 @@ from dataplane.scheduler.books import Books
 from dataplane.scheduler.effects import AffinityEvent, Effect, Noted
 from dataplane.scheduler.events import Arrived, HoldAnswered, HoldEnded
 from dataplane.scheduler.fairness import Node
-from dataplane.scheduler.holds import NO_TERMS, HoldTerms, StepEnd
+from dataplane.scheduler.holds import NO_TERMS, FleetHold, HoldTerms, StepEnd
 from dataplane.scheduler.state import Key, Pool, Slot, Waiter
 from shared.policy import KeyPolicy
 
@@ -53,7 +53,7 @@ class Sessions:
             if alarm is not None:
                 yield alarm
         for pool in self._fleet_holding.values():
-            yield min(pool.fleet_holds.values())
+            yield min(hold.ends for hold in pool.fleet_holds.values())
 
     def tend(self, now: float, ceiling: int) -> bool:
         """Free what is not to be held any more: its time is up, or a limit does not allow it.
@@ -292,6 +292,7 @@ class Sessions:
             ceiling=ceiling,
             tenant_cap=key.tenant.configured_cap,
             key_cap=key.configured_cap,
+            key=key.policy,
         )
 
     def next_step(self, slot: Slot, now: float) -> Waiter | None:
@@ -314,7 +315,7 @@ class Sessions:
         elif event.held_secs is None:
             self._note(pool, AffinityEvent.REFUSED)
         else:
-            pool.fleet_holds[event.session] = now + event.held_secs
+            pool.fleet_holds[event.session] = FleetHold(now + event.held_secs, event.key)
             self._fleet_holding[pool.policy.id] = pool
             self._note(pool, AffinityEvent.HOLD)
 
@@ -328,7 +329,7 @@ class Sessions:
     def forget_ended(self, now: float) -> None:
         """Slots that the fleet held are held no longer than they were to be."""
         for pool in list(self._fleet_holding.values()):
-            for session in [name for name, ends in pool.fleet_holds.items() if ends <= now]:
+            for session in [name for name, hold in pool.fleet_holds.items() if hold.ends <= now]:
                 del pool.fleet_holds[session]
             if not pool.fleet_holds:
                 del self._fleet_holding[pool.policy.id]

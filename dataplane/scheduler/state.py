@@ -8,6 +8,7 @@ from typing import Final
 from dataplane.scheduler.affinity import Affinity, Step
 from dataplane.scheduler.events import Arrived, PoolPolicy
 from dataplane.scheduler.fairness import SCORE_UNIT, Level, Node
+from dataplane.scheduler.holds import FleetHold
 from dataplane.scheduler.queues import put_back
 from dataplane.scheduler.standing import Charges, PoolElsewhere
 from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy
@@ -211,9 +212,8 @@ class Pool:
         """Its model is deleted or disabled: it is dropped when its last request ends."""
         self.affinity: Affinity | None = None
         """None: sessions count for nothing here."""
-        self.fleet_holds: dict[tuple[str, str], float] = {}
-        """Sessions that the fleet holds a slot for since this replica gave it back, and when that
-        ends: for whoever looks on. One is forgotten as it ends, or is heard to have."""
+        self.fleet_holds: dict[tuple[str, str], FleetHold] = {}
+        """By session, for whoever looks on: one is forgotten as it ends, or is heard to have."""
         self.affinity_events: Counter[str] = Counter()
         """What affinity did here so far, for whoever looks on; nothing is decided by it."""
         self.groups: Level[Group] = Level()

@@ -11,10 +11,11 @@ from dataplane.admission.slots.port import Answer, Claim, Freed, Slots
 from dataplane.scheduler.holds import HoldTerms, StepEnd
 from tests.contract.slot_worlds import World, answers
 from tests.contract.test_slots import GRANTED, claim, held
+from tests.simulation.world import a_key
 
 Pair = tuple[Slots, Slots]
 HOLD = "hold:m:k:s"
-STEP = StepEnd("s", 0.1, 3.0, 120.0, True, 2, 8, 100, 100, None, None)
+STEP = StepEnd("s", 0.1, 3.0, 120.0, True, 2, 8, 100, 100, None, None, a_key("t"))
 
 
 def of(id: str, session: str | None = "s", *, only: bool = False, **changed: Any) -> Claim:

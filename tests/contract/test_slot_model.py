@@ -12,6 +12,7 @@ from dataplane.admission.slots.port import Answer, Claim, Exchanged, Holding
 from dataplane.scheduler.holds import HoldTerms, StepEnd
 from dataplane.scheduler.standing import Charges, Rank, Standing, Turn
 from tests.contract.slot_worlds import ModelWorld, RedisWorld, redis_world
+from tests.simulation.world import a_key
 
 OF_HOLDS: Final = ("held", "refused", "redeem", "expire", "freed", "freed_starving")
 
@@ -81,6 +82,7 @@ class CommandList:
             ceiling=choose.choice((5, 100, 100)),
             tenant_cap=choose.choice((None, None, None, 1, 40)),
             key_cap=choose.choice((None, None, None, 1, 40)),
+            key=a_key("t"),
         )
 
     def _turn(self, group: str, tenant: str, key: str) -> Turn | None:

@@ -10,19 +10,20 @@ from shared.live_state import LiveState
 from tests.live.views import pool, replica, tenant
 
 
-def pick(tenant_id: str, group_score: float, *, under: bool | None = True) -> PickView:
+def pick(tenant_id: str, score: float) -> PickView:
     return PickView(
         group="g",
         tenant_id=tenant_id,
         tenant=tenant_id,
-        key_id="k",
+        key_id=f"{tenant_id}/k",
         key="k",
-        under_share=under,
-        group_score=group_score,
-        tenant_score=0.0,
+        under_share=None,
+        group_score=0.0,
+        tenant_score=score,
         key_score=0.0,
         waited_ms=0,
         tokens=1,
+        start_scores=(0.0, score, 0.0),
     )
 
 
@@ -101,18 +102,13 @@ def test_shares_are_cut_from_what_the_limit_over_all_pools_leaves() -> None:
     }
 
 
-def test_next_in_line_over_replicas_goes_by_share_and_then_by_score() -> None:
-    first = pool(1, tenant("a", 1), next_in_line=(pick("a", 3.0), pick("a", 9.0, under=False)))
-    second = pool(1, tenant("b", 0, 1), next_in_line=(pick("b", 5.0), pick("b", 4.0, under=False)))
+def test_next_in_line_of_several_replicas_says_on_which_each_waits() -> None:
+    first = pool(1, tenant("a", 1), next_in_line=(pick("a", 9.0),))
+    second = pool(1, tenant("b", 0, 1), next_in_line=(pick("b", 5.0),))
     (one,) = assemble(
         replica(first, mode="shared"), [replica(second, mode="shared", instance="r2")]
     ).pools
-    assert [(p.instance, p.group_score) for p in one.next_in_line] == [
-        ("r1", 3.0),
-        ("r2", 5.0),
-        ("r2", 4.0),
-        ("r1", 9.0),
-    ]
+    assert [(p.instance, p.tenant_score) for p in one.next_in_line] == [("r2", 5.0), ("r1", 9.0)]
 
 
 def test_the_picture_survives_being_sent() -> None:

@@ -8,16 +8,26 @@ import pytest
 from dataplane import live_view, picture
 from dataplane.live_view import PoolView, ReplicaView
 from dataplane.metrics import PoolFigures
-from dataplane.scheduler.events import PoolGone, PoolPolicy
+from dataplane.scheduler.events import (
+    AffinityRules,
+    ClaimGranted,
+    Finished,
+    HoldAnswered,
+    HoldEnded,
+    PoolGone,
+    PoolPolicy,
+)
 from dataplane.scheduler.order import Weighted
+from shared.policy import KeyPolicy
 from tests.simulation.world import World, a_key
+from tests.unit.scheduler.test_claims import Replica
 
 
 def pools(world: World) -> dict[str, PoolView]:
     return {pool.model: pool for pool in picture.pools(world.core, world.now)}
 
 
-def view_of(world: World, instance: str = "r1", taken_at: float = 0.0) -> ReplicaView:
+def view_of(world: World | Replica, instance: str = "r1", taken_at: float = 0.0) -> ReplicaView:
     return ReplicaView(
         instance=instance,
         url=f"http://{instance}:9091",
@@ -176,3 +186,59 @@ def test_a_model_made_again_while_its_old_requests_run_has_one_set_of_gauges() -
     for _ in range(6):
         world.send(a_key("t"), pool=PoolPolicy("id-2", "m", 5))
     assert list(picture.figures(world.core)) == [PoolFigures("m", 5, 6, 1, 0)]
+
+
+AGENTS = PoolPolicy("m", "m", 4, "configured", affinity=AffinityRules())
+
+
+def counts(pool: PoolView) -> dict[str, tuple[int, int, int]]:
+    """What runs, waits and is held, of everybody in the picture."""
+    nodes = (*pool.groups, *pool.tenants, *pool.keys)
+    return {each.name: (each.in_flight, each.queued, each.held) for each in nodes}
+
+
+def give_back(replica: Replica, key: KeyPolicy, session: str = "s") -> None:
+    """A step runs, and the fleet holds its slot as it ends."""
+    replica.send(key, AGENTS, session=session)
+    replica.do(ClaimGranted(replica.number))
+    replica.do(Finished(replica.number))
+    replica.do(HoldAnswered("m", (key.id, session), 3.0, key))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_slot_the_fleet_holds_counts_for_its_group_tenant_and_key(weighted: bool) -> None:
+    replica = Replica(weighted=weighted)
+    agent = a_key("agent", group="g", weight=50, cap=1)
+    give_back(replica, agent)
+    (pool,) = picture.pools(replica.core, replica.now)
+    assert counts(pool) == {"g": (0, 0, 1), "agent": (0, 0, 1), "key": (0, 0, 1)}
+    assert (pool.held, pool.tenants[0].weight, pool.tenants[0].max_in_flight) == (1, 50, 1)
+    assert pool.groups[0].tenants == 1
+    replica.send(agent, AGENTS)
+    replica.send(a_key("other", group="g", key="k2"), AGENTS)
+    (pool,) = picture.pools(replica.core, replica.now)
+    assert counts(pool)["agent"] == (1, 0, 1), "what is claimed runs, and is not held"
+    assert (pool.groups[0].tenants, pool.groups[0].tenant_weight) == (2, 150)
+    replica.do(HoldEnded("m", (agent.id, "s"), "redeem"))
+    (pool,) = picture.pools(replica.core, replica.now)
+    assert (pool.held, counts(pool)["agent"]) == (0, (1, 0, 0))
+
+
+def test_over_replicas_a_slot_the_fleet_holds_counts_once() -> None:
+    first, second = Replica(), Replica()
+    agent = a_key("agent", group="g")
+    give_back(first, agent, "s")
+    give_back(second, agent, "u")
+    second.send(agent, AGENTS)
+    views = [view_of(first, "r1"), view_of(second, "r2")]
+    (pool,) = live_view.merge(views)
+    assert counts(pool) == {"g": (1, 0, 2), "agent": (1, 0, 2), "key": (1, 0, 2)}
+    assert pool.held == 2
+
+
+def test_a_groups_tenants_on_several_replicas_are_counted_together() -> None:
+    worlds = [World(), World()]
+    for world, name in zip(worlds, ("t", "u"), strict=True):
+        world.send(a_key(name, group="g"))
+    (pool,) = live_view.merge([view_of(world, f"r{n}") for n, world in enumerate(worlds)])
+    assert [group.tenants for group in pool.groups] == [2]

@@ -68,7 +68,7 @@ def test_a_step_that_ends_tells_what_the_fleet_needs_to_hold_its_slot() -> None:
     step = running(replica, pool)
     replica.now = 2.0
     assert step_in(replica.do(Finished(step))) == StepEnd(
-        "s", 2.0, 3, 120, True, 2, 3, 4, 50, 3, None
+        "s", 2.0, 3, 120, True, 2, 3, 4, 50, 3, None, T
     )
     assert replica.core.in_flight == 0, "whether it is held or not, it is not the replica's"
 
@@ -159,16 +159,16 @@ def test_a_request_past_the_bypass_limit_marks_the_pools_claims_as_starving() ->
 def test_what_the_fleet_holds_is_seen_once_with_the_replica_that_gave_it_back() -> None:
     replica, pool = Replica(), pool_of(4)
     replica.do(Finished(running(replica, pool)))
-    assert noted(replica.do(HoldAnswered("m", S, 3.0))) == [AffinityEvent.HOLD]
+    assert noted(replica.do(HoldAnswered("m", S, 3.0, T))) == [AffinityEvent.HOLD]
     (seen,) = replica.core.pools
     assert (seen.is_seen, list(seen.fleet_holds)) == (True, [S])
     assert replica.do(HoldEnded("m", S, "redeem")) == []
     assert not seen.is_seen
-    replica.do(HoldAnswered("m", S, 3.0))
+    replica.do(HoldAnswered("m", S, 3.0, T))
     assert replica.core.wake_at() == 3.0
     replica.now = 3.0
     replica.do(Woken())
     assert not seen.is_seen, "nobody said so, but its time is up"
     assert noted(replica.do(HoldEnded("m", S, "expire"))) == [AffinityEvent.EXPIRE]
-    assert noted(replica.do(HoldAnswered("m", S, None))) == [AffinityEvent.REFUSED]
+    assert noted(replica.do(HoldAnswered("m", S, None, T))) == [AffinityEvent.REFUSED]
     assert replica.do(HoldEnded("gone", S, "expire")) == []
