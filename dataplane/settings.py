@@ -188,8 +188,9 @@ class DataPlaneSettings(
 ):
     """All of them."""
 
-    def for_worker(self, number: int) -> Self:
-        """The same for worker `number` of a host: its own operations port, and where it is reached.
+    def for_worker(self, number: int, count: int) -> Self:
+        """The same for worker `number` of `count` on a host: its own operations port, where it is
+        reached, and on how many replicas it counts at least.
 
         An `advertise_url` is that of the first worker.
         """
@@ -199,7 +200,13 @@ class DataPlaneSettings(
             parts = urlsplit(url)
             host = parts.netloc.rpartition(":")[0]
             url = urlunsplit(parts._replace(netloc=f"{host}:{port + number}"))
-        return self.model_copy(update={"metrics_listen": moved, "advertise_url": url})
+        return self.model_copy(
+            update={
+                "metrics_listen": moved,
+                "advertise_url": url,
+                "fairshare_expected_replicas": max(self.fairshare_expected_replicas, count),
+            }
+        )
 
 
 class TraceSettings(BaseSettings):

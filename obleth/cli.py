@@ -86,7 +86,7 @@ def dataplane(
     if worker is None or descriptor is None:
         embedded.run_data_plane(workers)
     else:
-        embedded.run_data_plane(1, Place.inherited(worker, descriptor))
+        embedded.run_data_plane(workers, Place.inherited(worker, workers, descriptor))
 
 
 @app.command()

@@ -150,7 +150,7 @@ def run_data_plane(workers: int, place: Place | None = None) -> None:
             return
     else:
         proxy = place.proxy
-        settings = settings.for_worker(place.number)
+        settings = settings.for_worker(place.number, place.count)
     metrics = server.bind(settings.metrics_listen, "OBLETH_METRICS_LISTEN")
 
     def make() -> Service:

@@ -35,14 +35,16 @@ class Place:
     """What a worker was given by its supervisor."""
 
     number: int
+    count: int
+    """How many workers there are."""
     proxy: socket.socket
 
     @classmethod
-    def inherited(cls, number: int, descriptor: int) -> Self:
+    def inherited(cls, number: int, count: int, descriptor: int) -> Self:
         """The place that the supervisor has handed to this process."""
         proxy = socket.socket(fileno=descriptor)
         proxy.setblocking(False)
-        return cls(number, proxy)
+        return cls(number, count, proxy)
 
     def follow_supervisor(self) -> None:
         """From inside the loop: stop as on SIGTERM when the supervisor's end of stdin closes."""
@@ -61,7 +63,7 @@ async def supervise(count: int, proxy: socket.socket) -> None:
     """
     stop = StopSignal()
     stop.install()
-    workers = [_Worker(number, proxy) for number in range(count)]
+    workers = [_Worker(number, count, proxy) for number in range(count)]
     keeping = [asyncio.create_task(worker.keep_running()) for worker in workers]
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -86,8 +88,9 @@ async def supervise(count: int, proxy: socket.socket) -> None:
 
 
 class _Worker:
-    def __init__(self, number: int, proxy: socket.socket) -> None:
+    def __init__(self, number: int, count: int, proxy: socket.socket) -> None:
         self._number: Final = number
+        self._count: Final = count
         self._proxy: Final = proxy
         self._process: asyncio.subprocess.Process | None = None
         self._stopping: Final = asyncio.Event()
@@ -123,6 +126,7 @@ class _Worker:
             "-m",
             "obleth",
             "dataplane",
+            f"--workers={self._count}",
             f"--worker={self._number}",
             f"--descriptor={descriptor}",
             pass_fds=[descriptor],

@@ -63,7 +63,7 @@ def _children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-async def test_workers_are_a_fleet_and_one_that_dies_is_started_again(
+async def test_workers_count_on_each_other_before_redis_is_there_and_one_that_dies_is_started_again(
     tmp_path: Path, postgres_url: str, redis: redis_server.Server
 ) -> None:
     stores = {"OBLETH_DATABASE_URL": postgres_url, "OBLETH_REDIS_URL": redis.url}
@@ -73,8 +73,11 @@ async def test_workers_are_a_fleet_and_one_that_dies_is_started_again(
     listen = {"OBLETH_METRICS_LISTEN": f"127.0.0.1:{first}"}
     arguments = ("dataplane", "--workers", str(WORKERS))
     fast = {"OBLETH_FAIRSHARE_REPLICA_HEARTBEAT_SECS": "0.5"}
+    await redis.stop()
     with Process(*arguments, folder=tmp_path, **stores, **listen, **fast) as plane:
         async with httpx.AsyncClient(trust_env=False) as client:
+            assert [await _mode(client, first + n) for n in range(WORKERS)] == ["fallback"] * 2
+            await redis.start()
             before = {n: await _began(client, first + n) for n in range(WORKERS)}
             os.kill(_children(plane.running.pid)[-1], signal.SIGKILL)
             await _until_one_began_anew(client, first, before)
