@@ -33,6 +33,8 @@ remembered for their last finish alone is bounded.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
@@ -41,6 +43,7 @@ from sortedcontainers import SortedList
 
 from dataplane.scheduler.events import AffinityRules
 from dataplane.scheduler.queues import put_back
+from dataplane.scheduler.steps import Hold, Line, Session, Step
 
 if TYPE_CHECKING:
     from dataplane.scheduler.fairness import Node
@@ -48,88 +51,6 @@ if TYPE_CHECKING:
 
 SESSIONS_MAX: Final = 10_000
 """Sessions of one pool that are remembered for their last finish; the oldest are forgotten."""
-
-
-class Step:
-    """One request of a session."""
-
-    __slots__ = ("affinity", "arrived_at", "follows", "request", "session")
-
-    def __init__(
-        self, affinity: Affinity, session: Session, request: int, arrived_at: float, follows: bool
-    ) -> None:
-        self.affinity: Final = affinity
-        """The memory it belongs to; a pool whose affinity is turned off and on has a new one."""
-        self.session: Final = session
-        self.request: Final = request
-        self.arrived_at: Final = arrived_at
-        self.follows = follows
-        """Whether it arrived within the hold time of the previous step's end."""
-
-
-class Session:
-    """What is known of one session in one pool."""
-
-    __slots__ = (
-        "finished_at",
-        "hold",
-        "is_recent",
-        "latest",
-        "name",
-        "place",
-        "running",
-        "steps",
-        "waiting",
-    )
-
-    def __init__(self, name: tuple[str, str]) -> None:
-        self.name: Final = name
-        """The key's id and the session's."""
-        self.steps = 0
-        """Its steps that have not ended yet."""
-        self.running = 0
-        self.waiting: OrderedDict[int, Waiter] = OrderedDict()
-        """Its steps in the queue of its key, oldest first."""
-        self.finished_at: float | None = None
-        """When its last step finished."""
-        self.is_recent = False
-        """Whether that is so short a time ago that it is warm."""
-        self.latest: Step | None = None
-        """The step that arrived last."""
-        self.hold: Hold | None = None
-        self.place: int | None = None
-        """The request it stands for among the warm of its key."""
-
-    @property
-    def is_warm(self) -> bool:
-        return self.running > 0 or self.is_recent
-
-    @property
-    def is_idle(self) -> bool:
-        return not (self.steps or self.is_recent or self.hold)
-
-
-class Hold:
-    """A slot kept for a session's next step."""
-
-    __slots__ = ("ends", "key", "session")
-
-    def __init__(self, session: Session, key: Key, ends: float) -> None:
-        self.session: Final = session
-        self.key: Final = key
-        self.ends: Final = ends
-
-
-class _Line:
-    """What affinity knows of the queue of one key."""
-
-    __slots__ = ("passers", "warm")
-
-    def __init__(self) -> None:
-        self.warm: SortedList[tuple[int, Session]] = SortedList()
-        """Warm sessions with requests in the queue, by the oldest of each."""
-        self.passers: SortedList[int] = SortedList()
-        """Requests that passed one that still waits."""
 
 
 class Affinity:
@@ -140,7 +61,7 @@ class Affinity:
         self.holds: SortedList[Hold] = SortedList(key=lambda hold: (hold.ends, hold.session.name))
         """The one that ends first comes first."""
         self._sessions: dict[tuple[str, str], Session] = {}
-        self._lines: dict[Key, _Line] = {}
+        self._lines: dict[Key, Line] = {}
         self._recent: OrderedDict[Session, None] = OrderedDict()
         """Sessions that are warm for their last finish, by its time."""
         self._known: OrderedDict[Session, None] = OrderedDict()
@@ -149,6 +70,8 @@ class Affinity:
         """Everyone who waits here and is not late, by arrival."""
         self._late: dict[Tenant, dict[Key, int]] = {}
         """How many late requests each key has."""
+        self._away: dict[int, Waiter] = {}
+        """Those that left their queue for a slot and may come back: few, and they still wait."""
 
     @property
     def remembered(self) -> int:
@@ -159,18 +82,15 @@ class Affinity:
 
     def head(self, key: Key) -> Waiter | None:
         """The request of a key that goes next."""
-        oldest = key.head()
         line = self._lines.get(key)
-        if oldest is None or line is None or not line.warm:
-            return oldest
-        if oldest.is_late or self.is_passed_enough(key):
-            return oldest
+        if line is None or not line.warm or not self._may_be_passed(key):
+            return key.head()
         _, session = line.warm[0]
         return next(iter(session.waiting.values()))
 
     def is_passed_enough(self, key: Key) -> bool:
-        """Whether the oldest request of a key may not be passed again."""
-        oldest = key.head()
+        """Whether the oldest request of a key has been passed so often that it may not be again."""
+        oldest = self._oldest(key)
         if oldest is None:
             return False
         line = self._lines.get(key)
@@ -179,13 +99,14 @@ class Affinity:
             passed = len(line.passers) - line.passers.bisect_right(oldest.request)
         return passed >= self.rules.max_jumps
 
-    def goes_ahead(self, key: Key, request: int) -> bool:
+    def goes_ahead(self, key: Key, oldest: Waiter | None, request: int) -> bool:
         """A request that is not in its key's queue any more, or never was, gets a slot: whoever is
-        older has been passed. Whether there is such a one."""
-        oldest = key.head()
-        if oldest is None or oldest.request > request:
+        older has been passed. Whether the oldest is."""
+        if oldest is None or oldest.request >= request:
             return False
-        self._line(key).passers.add(request)
+        passers = self._line(key).passers
+        if request not in passers:
+            passers.add(request)
         return True
 
     def goes_ahead_no_more(self, key: Key, request: int) -> None:
@@ -201,11 +122,7 @@ class Affinity:
         """When a slot is no longer to be held, or somebody becomes too late to be passed."""
         if not self.holds:
             return None
-        at: float = self.holds[0].ends
-        if self._young:
-            oldest = next(iter(self._young.values()))
-            at = min(at, oldest.arrived_at + self.rules.max_bypass_secs)
-        return at
+        return min(self.holds[0].ends, self.next_late)
 
     def most_held(self, size: int) -> int:
         """How many of `size` slots may be held at once."""
@@ -235,10 +152,7 @@ class Affinity:
         """Whether a request that waits may go ahead with the slot held for its session."""
         if self.session_of(waiter) is None or self.rules.hold_secs <= 0 or self.is_starving():
             return False
-        oldest = waiter.key.head()
-        if oldest is None or oldest is waiter:
-            return True
-        return not oldest.is_late and not self.is_passed_enough(waiter.key)
+        return self._oldest(waiter.key) is waiter or self._may_be_passed(waiter.key)
 
     def successor(self, step: Step, now: float) -> Waiter | None:
         """The step after one that has just ended, if it has come already, and waits."""
@@ -285,8 +199,21 @@ class Affinity:
             del session.waiting[waiter.request]
             self._settle(session, waiter.key)
 
+    def is_taken(self, waiter: Waiter) -> bool:
+        """A request has left the queue of its key for a slot. Whether one that is older is still
+        there."""
+        self.left_queue(waiter)
+        self._away[waiter.request] = waiter
+        return self.goes_ahead(waiter.key, waiter.key.head(), waiter.request)
+
+    def takes_held(self, waiter: Waiter) -> None:
+        """It has the slot that the fleet held, past those too that may still come back."""
+        self.goes_ahead(waiter.key, self._oldest(waiter.key), waiter.request)
+
     def is_back(self, waiter: Waiter) -> None:
         """A request that left the queue for a slot is back in its place."""
+        self._away.pop(waiter.request, None)
+        self.goes_ahead_no_more(waiter.key, waiter.request)
         if (session := self.session_of(waiter)) is not None:
             put_back(session.waiting, waiter.request, waiter)
             self._settle(session, waiter.key)
@@ -294,6 +221,7 @@ class Affinity:
     def waits_no_more(self, waiter: Waiter) -> None:
         """A request has its slot, or will never have one. It is in no queue any more."""
         key = waiter.key
+        self._away.pop(waiter.request, None)
         if waiter.is_late:
             keys = self._late[key.tenant]
             keys[key] -= 1
@@ -305,7 +233,7 @@ class Affinity:
             del self._young[waiter.request]
         line = self._lines.get(key)
         if line is not None:
-            oldest = key.head()
+            oldest = self._oldest(key)
             end = len(line.passers)
             if oldest is not None:
                 end = line.passers.bisect_left(oldest.request)
@@ -347,6 +275,13 @@ class Affinity:
 
     # What happens by time and by policy
 
+    @property
+    def next_late(self) -> float:
+        """When the next request will have waited too long."""
+        if not self._young:
+            return math.inf
+        return next(iter(self._young.values())).arrived_at + self.rules.max_bypass_secs
+
     def age(self, now: float) -> None:
         """Time has passed."""
         rules = self.rules
@@ -386,6 +321,17 @@ class Affinity:
         step = waiter.step
         return step.session if step is not None and step.affinity is self else None
 
+    def _oldest(self, key: Key) -> Waiter | None:
+        """Who has waited for longest in a key, whether or not a slot is claimed for it."""
+        away = (each for each in self._away.values() if each.key is key)
+        in_queue = key.head()
+        all = away if in_queue is None else itertools.chain([in_queue], away)
+        return min(all, key=lambda each: each.request, default=None)
+
+    def _may_be_passed(self, key: Key) -> bool:
+        oldest = self._oldest(key)
+        return oldest is None or not (oldest.is_late or self.is_passed_enough(key))
+
     def _is_late_now(self, waiter: Waiter) -> None:
         key = waiter.key
         waiter.is_late = True
@@ -419,13 +365,13 @@ class Affinity:
         session.place = place
         self._drop_if_empty(key, line)
 
-    def _line(self, key: Key) -> _Line:
+    def _line(self, key: Key) -> Line:
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line()
+            line = self._lines[key] = Line()
         return line
 
-    def _drop_if_empty(self, key: Key, line: _Line) -> None:
+    def _drop_if_empty(self, key: Key, line: Line) -> None:
         if not line.warm and not line.passers:
             del self._lines[key]
 
@@ -436,4 +382,4 @@ def _finish(session: Session) -> float:
 
 
 def _is_at_cap(node: Node, has_ending: bool) -> bool:
-    return node.blocked or (node.cap is not None and node.running - has_ending >= node.cap)
+    return node.at_cap or (node.cap is not None and node.running - has_ending >= node.cap)

@@ -34,7 +34,7 @@ class Blocks:
                 pool.blocked = True
             case RefusedBy.TENANT | RefusedBy.KEY:
                 node = slot.key.tenant if by is RefusedBy.TENANT else slot.key
-                node.blocked = True
+                node.blocked = node.at_cap = True
                 pool.blocked_nodes[node] = slot.key
                 self._books.place(pool, slot.key)
                 whose = (pool, node)
@@ -43,6 +43,10 @@ class Blocks:
                 whose = (None, None)
         self.retries.put(whose, retry_at)
         self._books.refresh(pool)
+
+    def granted(self, slot: Slot) -> None:
+        """Nobody that a granted slot counts against was at a cap."""
+        slot.key.at_cap = slot.key.tenant.at_cap = False
 
     def lift(self, pool: Pool | None, node: Node | None = None) -> None:
         """These may claim again."""
@@ -74,6 +78,9 @@ class Blocks:
         for pool in self._books.pools.values():
             pool.was_refused = False
             self.lift_pool(pool)
+            for tenant in pool.tenants.values():
+                for node in (tenant, *tenant.keys.nodes.values()):
+                    node.at_cap = False
 
     def own_slot_freed(self, slot: Slot, *, in_order: bool) -> None:
         """A slot of the replica's own is free: whoever it stood against may ask again. Where the

@@ -52,11 +52,17 @@ class Books:
         left = max(0, ceiling - self.occupied - self._elsewhere.taken)
         return max(1, min(pool.size, taken + left))
 
+    def has_room(self, pool: Pool, key: Key, ceiling: int) -> bool:
+        """Whether no limit stands against one more request of a key."""
+        is_full = pool.occupied >= pool.size or self.occupied >= ceiling
+        return not (is_full or key.capped or key.tenant.capped)
+
     def join(self, key: Key) -> None:
         """A request of a key arrives: whoever had nobody waiting comes back, level again."""
         tenant, group = key.tenant, key.tenant.group
         for node in (key, tenant, group):
             if not node.waiting:
+                node.at_cap = False
                 node.level.join(node)
 
     def count(

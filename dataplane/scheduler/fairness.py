@@ -48,6 +48,7 @@ class Node:
     """One group, tenant or key as it stands in one pool."""
 
     __slots__ = (
+        "at_cap",
         "blocked",
         "cap",
         "configured_cap",
@@ -75,6 +76,8 @@ class Node:
         """The most slots it may take up here: as configured, or this replica's part of it."""
         self.blocked = False
         """The fleet says it is at its cap; whether that still holds is asked again in a moment."""
+        self.at_cap = False
+        """That is what the fleet said last, held slots included."""
         self.level = level
         """The siblings it stands among."""
         self.score = 0

@@ -210,10 +210,7 @@ class Scheduler:
             not self._claims
             and not self._is_paused
             and not pool.groups.contenders
-            and pool.running + pool.held < pool.size
-            and books.occupied < self.ceiling
-            and not key.capped
-            and not key.tenant.capped
+            and books.has_room(pool, key, self.ceiling)
         ):
             if hold is None:
                 books.count(pool, key, running=1)
@@ -408,6 +405,7 @@ class Scheduler:
             self._free(event.request, now)
             return
         slot.decided()
+        self._blocks.granted(slot)
         if event.told is not None and self._claims:
             self._turns.learn(slot, event.told)
         if event.held:
@@ -447,4 +445,5 @@ class Scheduler:
             pool.turn_of = event.turn_of
             self._books.refresh(pool)
         elif self._claims:
-            self._blocks.put(slot, event.by, event.retry_at)
+            # Whoever has then waited too long says so at once, so that what is held is freed.
+            self._blocks.put(slot, event.by, min(event.retry_at, self._sessions.late_at(pool)))

@@ -6,16 +6,18 @@ after a change of policy or because somebody starves, is freed after the event t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dataplane.scheduler.affinity import Affinity, Hold, Step
+from dataplane.scheduler.affinity import Affinity
 from dataplane.scheduler.books import Books
 from dataplane.scheduler.effects import AffinityEvent, Effect, Noted
 from dataplane.scheduler.events import Arrived, HoldAnswered, HoldEnded
 from dataplane.scheduler.fairness import Node
 from dataplane.scheduler.holds import NO_TERMS, FleetHold, HoldTerms, StepEnd
 from dataplane.scheduler.state import Key, Pool, Slot, Waiter
+from dataplane.scheduler.steps import Hold, Step
 from shared.policy import KeyPolicy
 
 
@@ -162,8 +164,7 @@ class Sessions:
         """A request has been taken out of its queue for a slot."""
         affinity = waiter.pool.affinity
         if affinity is not None:
-            affinity.left_queue(waiter)
-            waiter.passes = affinity.goes_ahead(waiter.key, waiter.request)
+            waiter.passes = affinity.is_taken(waiter)
             if waiter.passes:
                 self._free_of_passed(waiter.pool, [waiter.key], now)
 
@@ -172,7 +173,6 @@ class Sessions:
         affinity = waiter.pool.affinity
         if affinity is not None:
             affinity.is_back(waiter)
-            affinity.goes_ahead_no_more(waiter.key, waiter.request)
         waiter.passes = False
 
     def admitted(self, waiter: Waiter, slot: Slot) -> None:
@@ -246,7 +246,7 @@ class Sessions:
         self._let_go(pool, hold)
         self._books.count(pool, hold.key, held=-1, running=1)
         self._note(pool, AffinityEvent.REDEEM)
-        if _of(pool).goes_ahead(hold.key, request):
+        if _of(pool).goes_ahead(hold.key, hold.key.head(), request):
             self._free_of_passed(pool, [hold.key], now)
 
     # Slots that the fleet holds
@@ -257,10 +257,16 @@ class Sessions:
         if affinity is None or affinity.rules.hold_secs <= 0:
             return NO_TERMS
         most = affinity.most_held(waiter.pool.policy.size)
-        if affinity.is_starving(waiter.key):
+        # Of those at their caps one must ask all the same whether it still is.
+        if waiter.is_late or affinity.is_starving(waiter.key):
             return HoldTerms(None, is_only, most, is_starving=True)
         counts = step is not None and step.affinity is affinity
         return HoldTerms(step.session.name[1] if step and counts else None, is_only, most)
+
+    def late_at(self, pool: Pool) -> float:
+        """When the next request of a pool will have waited too long, if that changes anything."""
+        affinity = pool.affinity
+        return math.inf if affinity is None or affinity.is_starving() else affinity.next_late
 
     def may_take(self, waiter: Waiter, now: float) -> bool:
         """Whether a request that waits may ask for the slot held for its session alone."""
@@ -302,6 +308,8 @@ class Sessions:
 
     def redeemed(self, waiter: Waiter) -> None:
         """A request has the slot that the fleet held for its session."""
+        if waiter.pool.affinity is not None:
+            waiter.pool.affinity.takes_held(waiter)
         waiter.passes = False
         self._note(waiter.pool, AffinityEvent.REDEEM)
 

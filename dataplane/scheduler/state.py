@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Final
 
-from dataplane.scheduler.affinity import Affinity, Step
+from dataplane.scheduler.affinity import Affinity
 from dataplane.scheduler.events import Arrived, PoolPolicy
 from dataplane.scheduler.fairness import SCORE_UNIT, Level, Node
 from dataplane.scheduler.holds import FleetHold
 from dataplane.scheduler.queues import put_back
 from dataplane.scheduler.standing import Charges, PoolElsewhere
+from dataplane.scheduler.steps import Step
 from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy
 
 

@@ -35,7 +35,7 @@ async def a_hold(slots: Slots, session: str = "s", **changed: Any) -> Freed:
     """Two steps of a session, one after the other: the second leaves its slot to the third."""
     for number in (1, 2):
         id = f"{session}{number}"
-        assert await answers(slots, [], [of(id, session)]) == [GRANTED]
+        assert await answers(slots, [], [of(id, session, pool_size=9)]) == [GRANTED]
         changes = changed if number == 2 else {}
         freed = await end(slots, id, session=session, **changes)
     return freed
@@ -228,6 +228,63 @@ async def test_a_starving_claim_frees_the_pools_holds_and_none_is_held_for_a_sec
     assert await a_hold(one, "u") is Freed.REFUSED
     await world.passes(1.1)
     assert await a_hold(one, "v") is Freed.HELD
+
+
+@pytest.mark.parametrize("cap", ["tenant_cap", "key_cap"])
+async def test_a_starving_claim_frees_nothing_while_its_tenant_or_key_runs_all_it_may(
+    world: World, pair: Pair, cap: str
+) -> None:
+    one, two = pair
+    await a_hold(one, "other", hold_secs=60.0)
+    large: dict[str, Any] = {"pool_size": 9, "tenant": "u", "key": "l"}
+    await answers(one, [], [of("r", None, **large)])
+    starving = of("x", None, is_starving=True, **large, **{cap: 1})
+    limit = Answer.TENANT if cap == "tenant_cap" else Answer.KEY
+    assert await answers(two, [], [starving]) == [limit]
+    assert (await world.counts())["holds:m"] == 1
+    assert await a_hold(one, "s") is Freed.HELD, "nor is the pool one that starves"
+    await answers(one, [held("r", tenant="u", key="l")], [])
+    assert await answers(two, [], [starving]) == [GRANTED]
+    assert (await world.counts()).get("holds:m", 0) == 0
+
+
+@pytest.mark.parametrize("cap", ["tenant_cap", "key_cap"])
+async def test_a_starving_claim_has_the_slot_that_fills_its_cap_without_running(
+    world: World, pair: Pair, cap: str
+) -> None:
+    one, two = pair
+    await a_hold(one)
+    assert await answers(two, [], [of("x", None, **{cap: 1})]) != [GRANTED]
+    assert await answers(two, [], [of("x", None, is_starving=True, **{cap: 1})]) == [GRANTED]
+
+
+async def test_a_pool_that_shrinks_below_what_runs_and_is_held_frees_held_slots_first(
+    world: World, pair: Pair
+) -> None:
+    one, two = pair
+    await answers(one, [], [of("r", None)])
+    await a_hold(one, hold_secs=3.0)
+    await a_hold(two, "u", hold_secs=2.0)
+    assert await answers(two, [], [of("x", None, pool_size=2)]) == [Answer.POOL]
+    assert (await world.counts())["pool:m"] == 2
+    assert await answers(two, [], [of("y", "u", only=True)]) == [Answer.NO_HOLD], "it ended first"
+    assert await answers(two, [], [of("x", None, pool_size=1)]) == [Answer.POOL]
+    assert (await world.counts())["pool:m"] == 1
+
+
+@pytest.mark.parametrize("limit", ["pool_size", "ceiling", "tenant_cap", "key_cap"])
+async def test_a_limit_lowered_while_a_slot_is_held_frees_it_when_its_step_comes(
+    world: World, pair: Pair, limit: str
+) -> None:
+    one, two = pair
+    await answers(one, [], [of("r", None)])
+    await a_hold(one)
+    lowered = {limit: 1}
+    assert await answers(two, [], [of("b", **lowered)]) == [Answer(limit.partition("_")[0])]
+    counts = await world.counts()
+    assert (counts["all"], counts["pool:m"], counts.get("holds")) == (1, 1, None)
+    await a_hold(one)
+    assert await answers(two, [], [of("b", **{limit: 2})]) == [GRANTED], "as many as it may have"
 
 
 @pytest.mark.parametrize("most", [0, 1])

@@ -20,7 +20,8 @@ from dataplane.live_view import ReplicaView
 from dataplane.scripts import ScriptCall
 from shared.redis import Patience
 from tests.simulation.fleet_time import Loop, Time
-from tests.simulation.redis_model import RedisModel, WrongType
+from tests.simulation.redis_model import RedisModel
+from tests.simulation.redis_store import WrongType
 
 ANSWER_SECS: Final = 0.25
 VIEW_LIFE_SECS: Final = 1.5

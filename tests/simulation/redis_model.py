@@ -11,31 +11,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from dataplane.scripts import ScriptCall
 from tests.simulation.holds_model import RUNNING, STARVING, Holds, Step
 from tests.simulation.line_model import CALLED, SAME, Lines, Rank, Waiting, first, second
+from tests.simulation.redis_store import RedisStore
 
 LIMITS: Final = ("pool", "ceiling", "tenant", "key")
 
-Set = dict[str, int]
-"""Claim id → end of its lease, in ms."""
-Hash = dict[str, str]
 
-
-class WrongType(Exception):
-    """A key holds something else than the script expects; the script stopped where it was."""
-
-
-class RedisModel:
-    """One server: its keys, and what was published on its channel."""
+class RedisModel(RedisStore):
+    """One server and the scripts it runs."""
 
     def __init__(self) -> None:
-        self.keys: dict[str, Set | Hash | str] = {}
-        self.published: list[dict[str, object]] = []
-        self._expiry: dict[str, int] = {}
-        self.now = 0
+        super().__init__()
         self.lines: Final = Lines(self)
 
     def run(self, call: ScriptCall, now: int) -> Any:
@@ -51,30 +41,6 @@ class RedisModel:
             "leave": self._leave,
         }[call.script]
         return script(call.keys, call.args)
-
-    def expire(self, now: int) -> None:
-        """Let it be `now`: keys whose life is over go."""
-        self.now = now
-        for key in [key for key, end in self._expiry.items() if end <= now]:
-            self.delete(key)
-
-    def flush(self) -> None:
-        """Forget everything, as a restart without persistence does."""
-        self.keys.clear()
-        self._expiry.clear()
-
-    def set_text(self, key: str, text: str) -> None:
-        """Put something of the wrong type under a key."""
-        self.delete(key)
-        self.keys[key] = text
-
-    def has(self, key: str, id: str) -> bool:
-        """Whether a set has a lease; something else has none."""
-        return self._is_set(key) and id in self._set(key)
-
-    def leases(self, key: str) -> Set:
-        """What a set of the books has, lapsed or not. For reading only. Raises `WrongType`."""
-        return self._set(key)
 
     # The scripts
 
@@ -101,18 +67,24 @@ class RedisModel:
         served, pool_line, pool_holds, starves, session = keys[4], keys[5], *keys[8:11]
         standing, others, charges, hold, is_only, most, is_starving = args[7:14]
         holds = self._holds(shared[1], shared[3:6])
-        if is_starving == "1":
+        sets = (keys[0], shared[1], *keys[2:4])
+        limits = list(zip(sets, args[3:7], strict=True))
+        starving = is_starving == "1"
+        if starving and not any(self._is_at_cap(*each, pool_holds) for each in limits[2:]):
             self.set_text(starves, str(self.now))
             self.live(starves, STARVING)
             holds.free_beyond(pool_holds, 0, "freed_starving")
         else:
-            holds.free_beyond(pool_holds, int(most), "freed")
+            room = len(self._set(pool_holds)) - self._excess(*limits[0])
+            holds.free_beyond(pool_holds, min(int(most), room), "freed")
         rank = self.lines.ranked(served, json.loads(standing)[0], self.now) if standing else None
         if hold:
             if self.text_of(session) is not None:
                 self.live(session, RUNNING)
             is_held = holds.has(pool_holds, hold)
-            if is_held and not holds.is_whole(hold):
+            if is_held and (
+                not holds.is_whole(hold) or any(self._excess(*each) for each in limits)
+            ):
                 holds.free(hold, "freed")
                 self.take_out(pool_holds, hold)
             elif is_held:
@@ -374,6 +346,16 @@ class RedisModel:
         heard, ttl, _, asserted = self._hash(roster).get(replica, "0 0 0 0").split()
         return int(ttl) if asserted == "1" and self.now - int(heard) < int(ttl) else None
 
+    def _is_at_cap(self, set: str, cap: str, pool_holds: str) -> bool:
+        if not cap or not self._is_full(set, int(cap)):
+            return False
+        return len(self._set(set).keys() - self._set(pool_holds).keys()) >= int(cap)
+
+    def _excess(self, set: str, limit: str) -> int:
+        if not limit or not self._is_full(set, int(limit) + 1):
+            return 0
+        return len(self._set(set)) - int(limit)
+
     def _is_full(self, key: str, limit: int) -> bool:
         if len(self._set(key)) < limit:
             return False
@@ -384,101 +366,6 @@ class RedisModel:
         self.delete(key)
         for name, record in list(self._hash(roster).items()):
             self._note(roster, name, f"{record[:-1]}0")
-
-    def hash_values(self, key: str, fields: Sequence[str]) -> list[str | None]:
-        """HMGET."""
-        values = self._hash(key) if self._is_hash(key) else {}
-        return [values.get(field) for field in fields]
-
-    # What lines and holds need
-
-    def text_of(self, key: str) -> str | None:
-        """GET."""
-        value = self.keys.get(key)
-        return value if isinstance(value, str) else None
-
-    def hash_of(self, key: str) -> Hash:
-        if not self._is_hash(key):
-            self.delete(key)
-        return self._hash(key)
-
-    def write(self, key: str, field: str, value: str) -> None:
-        self._note(key, field, value)
-
-    def remove(self, key: str, field: str) -> None:
-        self._unnote(key, field)
-
-    def live(self, key: str, ms: int) -> None:
-        self._expiry[key] = self.now + ms
-
-    def publish(self, message: dict[str, object]) -> None:
-        self.published.append(message)
-
-    # Redis's own commands
-
-    def _set(self, key: str) -> Set:
-        if not self._is_set(key):
-            raise WrongType(key)
-        return cast("Set", self.keys.get(key, {}))
-
-    def _hash(self, key: str) -> Hash:
-        if not self._is_hash(key):
-            raise WrongType(key)
-        return cast("Hash", self.keys.get(key, {}))
-
-    def _is_set(self, key: str) -> bool:
-        value: Final = self.keys.get(key, {})
-        return isinstance(value, dict) and all(isinstance(each, int) for each in value.values())
-
-    def _is_hash(self, key: str) -> bool:
-        value: Final = self.keys.get(key, {})
-        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
-
-    def add(self, key: str, id: str, lease: int) -> bool:
-        leases = self._set(key)
-        new = id not in leases
-        leases[id] = self.now + lease
-        self.keys[key] = leases
-        self.keep(key, lease)
-        return new
-
-    def take_out(self, key: str, id: str) -> bool:
-        leases = self._set(key)
-        found = leases.pop(id, None) is not None
-        if not leases:
-            self.delete(key)
-        return found
-
-    def _purge(self, key: str) -> int:
-        lapsed = [id for id, end in self._set(key).items() if end <= self.now]
-        for id in lapsed:
-            self.take_out(key, id)
-        return len(lapsed)
-
-    def _note(self, key: str, field: str, value: str) -> bool:
-        fields = self._hash(key)
-        new = field not in fields
-        fields[field] = value
-        self.keys[key] = fields
-        return new
-
-    def _unnote(self, key: str, field: str) -> bool:
-        fields = self._hash(key)
-        found = fields.pop(field, None) is not None
-        if not fields:
-            self.delete(key)
-        return found
-
-    def _flat(self, key: str) -> list[str]:
-        return [part for pair in self._hash(key).items() for part in pair]
-
-    def keep(self, key: str, lease: int) -> None:
-        if self._expiry.get(key, 0) - self.now < lease:
-            self._expiry[key] = self.now + 2 * lease
-
-    def delete(self, key: str) -> bool:
-        self._expiry.pop(key, None)
-        return self.keys.pop(key, None) is not None
 
 
 def _both(one: str, other: str) -> str:

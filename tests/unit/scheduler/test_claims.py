@@ -33,13 +33,21 @@ T, U = a_key("t"), a_key("u")
 class Replica:
     """A scheduler whose fleet is the test."""
 
-    def __init__(self, size: int = 4, *, ceiling: int = 100, weighted: bool = False) -> None:
+    def __init__(
+        self,
+        size: int = 4,
+        *,
+        ceiling: int = 100,
+        weighted: bool = False,
+        fleet_order: bool = False,
+    ) -> None:
         self.core = Scheduler(
             Weighted() if weighted else Hierarchical(),
             ceiling=ceiling,
             timeout=60,
             pool_idle=600,
             has_fleet=True,
+            fleet_order=fleet_order,
         )
         self.pool = PoolPolicy("m", "m", size, "configured")
         self.now = 0.0

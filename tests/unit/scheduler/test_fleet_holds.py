@@ -26,7 +26,7 @@ from dataplane.scheduler.events import (
 )
 from dataplane.scheduler.holds import NO_TERMS, HoldTerms, StepEnd
 from tests.simulation.world import a_key
-from tests.unit.scheduler.test_claims import Replica
+from tests.unit.scheduler.test_claims import Replica, claims
 
 T = a_key("t", cap=3)
 S = ("t-key", "s")
@@ -154,6 +154,89 @@ def test_a_request_past_the_bypass_limit_marks_the_pools_claims_as_starving() ->
     assert claim_in(replica.do(Woken())).holds == HoldTerms(None, False, 1, is_starving=True)
     replica.refuse(1)
     assert [e for e in replica.send(T, pool, session="s") if isinstance(e, Claim)] == []
+
+
+def test_a_request_asks_again_the_moment_it_passes_the_bypass_limit() -> None:
+    replica, pool = Replica(size=1), pool_of(1, max_bypass_secs=5)
+    replica.send(T, pool)
+    replica.now = 4.5
+    replica.send(a_key("u"), pool)
+    replica.do(ClaimRefused(1, RefusedBy.POOL, 5.4))
+    assert replica.core.wake_at() == 5.0
+    replica.now = 5.0
+    assert claim_in(replica.do(Woken())).holds.is_starving
+    replica.do(ClaimRefused(1, RefusedBy.POOL, 5.2))
+    assert replica.core.wake_at() == 5.2, "the other one's time, 9.5, changes nothing"
+
+
+@pytest.mark.parametrize("by", [RefusedBy.TENANT, RefusedBy.KEY])
+def test_a_request_past_the_bypass_limit_that_its_cap_keeps_waiting_marks_its_own_claims_alone(
+    by: RefusedBy,
+) -> None:
+    """Others run what its cap allows: the fleet alone can tell whether they still do."""
+    replica, pool = Replica(size=2), pool_of(2, max_bypass_secs=5)
+    replica.send(T, pool)
+    replica.do(ClaimRefused(1, by, 4.9))
+    replica.now = 5.0
+    assert claim_in(replica.do(Woken())).holds.is_starving
+    replica.do(ClaimRefused(1, by, 5.2))
+    other = claim_in(replica.send(a_key("u"), pool, session="s"))
+    assert other.holds == HoldTerms("s", most=1)
+    replica.refuse(other.request)
+    replica.now = 5.2
+    own = claim_in(replica.do(Woken()))
+    assert (own.request, own.holds.is_starving) == (1, True)
+
+
+def test_passes_of_a_request_whose_claim_is_refused_are_counted_whoever_leaves_meanwhile() -> None:
+    replica, pool = Replica(size=2), pool_of(2, max_jumps=1)
+    running(replica, pool, None)
+    replica.send(T, pool)
+    replica.refuse(2)
+    replica.send(T, pool, session="s")
+    replica.do(ClaimGranted(3, held=True))  # past 2
+    replica.send(T, pool)
+    assert claims(replica.do(Finished(1))) == [2]
+    replica.send(T, pool)
+    replica.do(Left(5))
+    replica.refuse(2)
+    assert claims(replica.send(T, pool, session="s")) == [], "2 may not be passed again"
+
+
+def test_a_held_slot_is_not_taken_past_a_request_that_may_not_be_passed_and_claims_just_now() -> (
+    None
+):
+    replica, pool = Replica(size=2), pool_of(2, max_jumps=1)
+    running(replica, pool, None)
+    replica.send(T, pool)
+    replica.refuse(2)
+    replica.send(T, pool, session="s")
+    replica.do(ClaimGranted(3, held=True))
+    assert claims(replica.do(Finished(1))) == [2]
+    assert claims(replica.send(T, pool, session="s")) == []
+
+
+def test_a_held_slot_taken_while_an_older_request_claims_is_a_pass_if_that_is_refused() -> None:
+    replica, pool = Replica(size=1), pool_of(1, max_jumps=1)
+    replica.send(T, pool)
+    replica.send(T, pool, session="s")
+    replica.do(ClaimGranted(2, held=True))
+    replica.refuse(1)
+    assert claims(replica.send(T, pool, session="s")) == []
+
+
+def test_a_key_stands_in_line_for_its_oldest_request_whoever_of_it_goes_next() -> None:
+    replica, pool = Replica(size=2, fleet_order=True), pool_of(2)
+    running(replica, pool)
+    replica.now = 1.0
+    replica.send(T, pool)
+    replica.do(ClaimRefused(2, RefusedBy.POOL, 5.0))
+    replica.now = 4.0
+    claim = claim_in(replica.send(T, pool, session="s"))
+    assert claim.request == 3, "a step of its session runs"
+    assert claim.turn is not None
+    assert claim.turn.standing.waited == 3.0
+    assert [each.waited for each in claim.turn.others] == [3.0]
 
 
 def test_what_the_fleet_holds_is_seen_once_with_the_replica_that_gave_it_back() -> None:

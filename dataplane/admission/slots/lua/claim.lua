@@ -2,7 +2,8 @@
 --          nobody else's turn. Limits are the configured ones and are looked at in order: pool,
 --          ceiling, tenant, key. A lapsed lease counts as gone. Whoever is refused takes a place in
 --          the line at what refused it; whose turn it is instead is called. A slot that is held
---          for the claim's session is taken whatever the limits and the turn: it is counted already.
+--          for the claim's session is taken at any turn and counts against the limits already: it is
+--          freed if one of them has fallen below what is taken up.
 -- KEYS:    1 roster, 2 all, 3 held:<replica>, 4 line:all, 5 holds, 6 notes of holds; then eleven a
 --          claim: its pool, group, tenant and key, what is served in its pool, the lines at its
 --          pool, tenant and key, its pool's holds, that its pool starves, and its session.
@@ -12,7 +13,8 @@
 --          what its group, tenant and key are charged, each in tokens a unit of its weight; the id
 --          of the hold it may take (may be empty), whether it wants that and no other slot (1 or 0),
 --          how many of the pool's slots may be held at most, and whether a request has waited in
---          the pool for too long to be passed (1 or 0).
+--          the pool for too long to be passed (1 or 0): it counts unless tenant or key of the claim
+--          run as many as they may, since what is held there would do nobody good.
 -- Returns: a list a claim: one of granted, not_live, not_your_turn, no_hold or the limit that is
 --          reached; if granted whether there is a slot for the replica's next (1 or 0), if it was
 --          not its turn in how many ms who was called is passed over (0: somebody else
@@ -133,6 +135,34 @@ local function next_end(of)
   return earliest[2] and whole(math.max(1, earliest[2] - now)) or '0'
 end
 
+-- Whether as many run in a set as may; what is held there does not.
+local function is_at_cap(set, cap, pool_holds)
+  if cap == '' or not is_full(set, tonumber(cap)) then
+    return false
+  end
+  local running = redis.call('ZCARD', set)
+  for _, id in ipairs(zset('ZRANGE', pool_holds, 0, -1)) do
+    if redis.call('ZSCORE', set, id) then
+      running = running - 1
+    end
+  end
+  return running >= tonumber(cap)
+end
+
+-- How many slots are taken up beyond a limit.
+local function excess(set, limit)
+  return is_full(set, limit + 1) and redis.call('ZCARD', set) - limit or 0
+end
+
+local function is_beyond(limits)
+  for _, limit in ipairs(limits) do
+    if limit[3] ~= '' and excess(limit[2], tonumber(limit[3])) > 0 then
+      return true
+    end
+  end
+  return false
+end
+
 local function claim(keys_at, args_at)
   local pool, group, tenant, key, served, pool_line, tenant_line, key_line, pool_holds, starves =
     unpack(KEYS, keys_at + 1, keys_at + KEYS_EACH - 1)
@@ -146,20 +176,34 @@ local function claim(keys_at, args_at)
   if held_until and tonumber(held_until) > now then
     return answered('granted', '1', '')
   end
-  if is_starving == '1' then
+  local limits = {
+    { 'pool', pool, size, pool_line },
+    { 'ceiling', all, ceiling, line_all },
+    { 'tenant', tenant, tenant_cap, tenant_line },
+    { 'key', key, key_cap, key_line },
+  }
+  if
+    is_starving == '1'
+    and not is_at_cap(tenant, tenant_cap, pool_holds)
+    and not is_at_cap(key, key_cap, pool_holds)
+  then
     redis.call('SET', starves, whole(now), 'PX', STARVING)
     free_beyond(pool_holds, 0, 'freed_starving')
   else
-    free_beyond(pool_holds, tonumber(most), 'freed')
+    local room = zset('ZCARD', pool_holds) - excess(pool, tonumber(size))
+    free_beyond(pool_holds, math.min(tonumber(most), room), 'freed')
   end
-  local rank = standing ~= '' and ranked(served, cjson.decode(standing)[1], now)
+  local function rank_now()
+    return standing ~= '' and ranked(served, cjson.decode(standing)[1], now)
+  end
   if hold ~= '' then
     redis.call('PEXPIRE', KEYS[keys_at + KEYS_EACH], RUNNING)
     local is_held = zset('ZSCORE', pool_holds, hold)
-    if is_held and not is_whole(hold) then
+    if is_held and (not is_whole(hold) or is_beyond(limits)) then
       free_hold(hold, 'freed')
       redis.call('ZREM', pool_holds, hold)
     elseif is_held then
+      local rank = rank_now()
       drop_hold(hold, 'redeem')
       take(id, note, { pool, group, tenant, key })
       if rank then
@@ -175,12 +219,7 @@ local function claim(keys_at, args_at)
   if is_only == '1' then
     return answered('no_hold', '0', '')
   end
-  local limits = {
-    { 'pool', pool, size, pool_line },
-    { 'ceiling', all, ceiling, line_all },
-    { 'tenant', tenant, tenant_cap, tenant_line },
-    { 'key', key, key_cap, key_line },
-  }
+  local rank = rank_now()
   for _, limit in ipairs(limits) do
     local by, set, most, line = unpack(limit)
     if most ~= '' and is_full(set, tonumber(most)) then

@@ -127,7 +127,7 @@ local function free_lapsed()
   end
 end
 
--- Of a pool's holds no more than `most` stay; those that end first go.
+-- Of a pool's holds no more than `most` stay, which may be less than none; those that end first go.
 local function free_beyond(pool_holds, most, why)
   local number = zset('ZCARD', pool_holds) - most
   if number > 0 then
