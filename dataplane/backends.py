@@ -59,8 +59,9 @@ class Backends:
             },
             default_size=settings.default_model_max_in_flight,
             every_secs=every_secs,
+            is_usable=self.health.is_usable,
         )
-        self.health.subscribe(self.capacity.ask_soon)
+        self.health.subscribe(self.capacity.health_changed)
         kubernetes.subscribe(self.capacity.ask_soon)
 
     async def start(self) -> None:

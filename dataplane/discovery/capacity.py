@@ -10,7 +10,7 @@ import structlog
 
 from dataplane.discovery.sizing import Answer, PoolSize, pool_size
 from dataplane.discovery.sources import NoAnswer, Source
-from shared.policy import CapacityPolicy, CapacitySource, ModelPolicy
+from shared.policy import CapacityPolicy, CapacitySource, EndpointPolicy, ModelPolicy
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -22,7 +22,7 @@ class Capacity:
     """Sizes of pools. Lives on one event loop.
 
     `resized` is called when a size, or what it rests on, has changed; `default_size` is the size of
-    a pool whose model says nothing.
+    a pool whose model says nothing, `is_usable` an endpoint's health.
     """
 
     def __init__(
@@ -33,12 +33,14 @@ class Capacity:
         default_size: int,
         every_secs: float,
         answer_secs: float = ANSWER_SECS,
+        is_usable: Callable[[EndpointPolicy], bool] = lambda endpoint: True,
     ) -> None:
         self._models: Final = models
         self._sources: Final = sources
         self._default_size: Final = default_size
         self._every_secs: Final = every_secs
         self._answer_secs: Final = answer_secs
+        self._is_usable: Final = is_usable
         self._answers: dict[str, tuple[CapacityPolicy, Answer]] = {}
         """By model, with the question that was answered."""
         self._sizes: dict[str, tuple[ModelPolicy, PoolSize]] = {}
@@ -57,7 +59,12 @@ class Capacity:
         known = self._sizes.get(model.id)
         if known is not None and known[0] is model:
             return known[1]
-        size = pool_size(model, self._answer(model), default=self._default_size)
+        size = pool_size(
+            model,
+            self._answer(model),
+            default=self._default_size,
+            is_usable=self._is_usable,
+        )
         self._sizes[model.id] = (model, size)
         return size
 
@@ -76,6 +83,11 @@ class Capacity:
     def ask_soon(self) -> None:
         """Something has changed that answers depend on: ask again without waiting."""
         self._due.set()
+
+    def health_changed(self) -> None:
+        """An endpoint has become healthy or unhealthy."""
+        self._recalculate()
+        self.ask_soon()
 
     async def ask(self) -> None:
         """Ask for every model that has a source; sizes follow at once."""

@@ -147,6 +147,28 @@ async def test_a_pool_has_the_slots_of_the_endpoints_that_are_healthy(product: P
         await until_size(product, 3)
 
 
+async def test_an_endpoint_gets_no_more_than_its_cap_when_the_other_is_down(
+    product: Product,
+) -> None:
+    async with SimulatedBackend() as other:
+        model = await product.make("/models", name="m", max_in_flight=8, max_retries=0)
+        for url in (other.url, product.backend.url):
+            await product.make(f"/models/{model['id']}/endpoints", url=url, max_in_flight=2)
+        _, key = await product.tenant("t")
+        await until_health(product, model, "healthy", "healthy")
+        assert (await product.ask(key, "m")).status_code == 200
+        await until_size(product, 4)
+        await other.stop_listening()
+        other.drop_connections()
+        await until_health(product, model, "unhealthy", "healthy")
+        slow = {"x-sim-first-token-ms": "200"}
+        answers = await asyncio.gather(*(product.ask(key, "m", headers=slow) for _ in range(8)))
+        assert [answer.status_code for answer in answers] == [200] * 8
+        assert product.backend.peak("m") == 2
+        await other.listen_again()
+        await until_size(product, 4)
+
+
 async def test_with_no_backend_ready_requests_wait_and_go_when_one_is(product: Product) -> None:
     capacity = {"mode": "discovered", "source": "endpoints", "per_replica_max_in_flight": 1}
     model = await product.model("m", capacity=capacity, max_retries=0)

@@ -42,6 +42,18 @@ def test_the_cap_of_a_disabled_endpoint_does_not_count() -> None:
     assert pool_size(model(endpoints=(one, off)), None, default=32).size == 2
 
 
+def test_an_endpoint_that_is_down_takes_its_cap_with_it_while_another_is_there() -> None:
+    found = model(max_in_flight=10, endpoints=endpoints(2, 3, None))
+
+    def size(*down: str) -> int:
+        return pool_size(found, None, default=32, is_usable=lambda each: each.id not in down).size
+
+    assert size() == size("0") == size("0", "1") == 10
+    assert size("2") == 5
+    assert size("1", "2") == 2
+    assert size("0", "1", "2") == 10
+
+
 @pytest.mark.parametrize(
     ("each", "headroom", "ready", "size"),
     [
