@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from dataplane.admission.slots import wire
 from dataplane.admission.slots.port import (
     Answer,
     Freed,
@@ -23,7 +24,7 @@ from dataplane.admission.slots.port import (
     SlotsUnavailable,
 )
 from dataplane.admission.slots.port import Claim as SlotClaim
-from dataplane.scheduler.effects import Claim, Release
+from dataplane.scheduler.effects import Claim, Release, Unhold
 from dataplane.scheduler.events import ClaimGranted, ClaimRefused, HoldAnswered, RefusedBy
 
 log = structlog.stdlib.get_logger(__name__)
@@ -71,7 +72,7 @@ class Fleet:
         self._lapsed: Final = lapsed
         self._draw: Final = draw
         self._claims: list[Claim] = []
-        self._releases: list[Release] = []
+        self._releases: list[Release | Unhold] = []
         self._booked: set[int] = set()
         """Requests that may be on the books: claimed, or told of in a heartbeat."""
         self._trips: set[asyncio.Task[None]] = set()
@@ -91,6 +92,11 @@ class Fleet:
             self._booked.discard(effect.request)
             self._releases.append(effect)
             self._make_due()
+
+    def unhold(self, effect: Unhold) -> None:
+        """Have a slot held no more."""
+        self._releases.append(effect)
+        self._make_due()
 
     def holdings(self, running: Iterable[Release]) -> list[Holding]:
         """What a heartbeat is to tell; from then on all of it may be on the books."""
@@ -117,7 +123,7 @@ class Fleet:
         self._trips.add(trip)
         trip.add_done_callback(self._trips.discard)
 
-    async def _carry(self, releases: list[Release], claims: list[Claim]) -> None:
+    async def _carry(self, releases: list[Release | Unhold], claims: list[Claim]) -> None:
         try:
             freed, replies = await self._slots.exchange(
                 [self._holding(each) for each in releases], [self._slot_claim(c) for c in claims]
@@ -133,7 +139,9 @@ class Fleet:
             if any(reply.answer is Answer.NOT_LIVE for reply in replies):
                 self._lapsed()
         for release, outcome in zip(releases, freed, strict=False):
-            if release.step is not None and outcome in (Freed.HELD, Freed.REFUSED):
+            if isinstance(release, Unhold) or release.step is None:
+                continue
+            if outcome in (Freed.HELD, Freed.REFUSED):
                 session = (release.key, release.step.session)
                 secs = release.step.hold_secs if outcome is Freed.HELD else None
                 self._post(HoldAnswered(release.pool, session, secs, release.step.key))
@@ -175,7 +183,10 @@ class Fleet:
     def _id(self, request: int) -> str:
         return f"{self._instance}:{request}"
 
-    def _holding(self, slot: Release) -> Holding:
+    def _holding(self, slot: Release | Unhold) -> Holding:
+        if isinstance(slot, Unhold):
+            id = wire.hold(slot.pool, slot.key, slot.session)
+            return Holding(id, slot.pool, slot.group, slot.tenant, slot.key)
         return Holding(
             self._id(slot.request),
             slot.pool,

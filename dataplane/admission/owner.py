@@ -37,6 +37,7 @@ from dataplane.scheduler.effects import (
     Reject,
     RejectReason,
     Release,
+    Unhold,
 )
 from dataplane.scheduler.events import (
     AffinityRules,
@@ -266,7 +267,7 @@ class Admission:
         if isinstance(effect, Noted):
             self._on_affinity(effect.model, effect.event)
             return
-        if isinstance(effect, Claim | Release):
+        if isinstance(effect, Claim | Release | Unhold):
             self._carry(effect)
             return
         permit = self._undecided.pop(effect.request)
@@ -282,12 +283,14 @@ class Admission:
                 assert because is not None, "whoever says a key is gone says why"
                 permit.decide(because())
 
-    def _carry(self, effect: Claim | Release) -> None:
+    def _carry(self, effect: Claim | Release | Unhold) -> None:
         assert self._fleet is not None, "only a replica that has joined a fleet claims"
         if isinstance(effect, Claim):
             self._fleet.claim(effect)
-        else:
+        elif isinstance(effect, Release):
             self._fleet.release(effect)
+        else:
+            self._fleet.unhold(effect)
 
     def _set_timer(self) -> None:
         """Have `Woken` come in time. A timer set too early is left to fire and set anew."""

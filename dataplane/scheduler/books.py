@@ -208,6 +208,10 @@ class Books:
 
     # Nodes
 
+    def group_of(self, tenant: TenantPolicy) -> GroupPolicy:
+        """The group a tenant shares in."""
+        return self._order.group_of(tenant)
+
     def pool(self, policy: PoolPolicy) -> Pool:
         """The pool, made where it is missing and brought up to date."""
         pool = self.pools.get(policy.id)
@@ -228,7 +232,7 @@ class Books:
         """The key's node, its tenant's and its group's, made where they are missing and brought up
         to date."""
         tenant = pool.tenants.get(policy.tenant.id)
-        group_policy = self._order.group_of(policy.tenant)
+        group_policy = self.group_of(policy.tenant)
         if (
             tenant is None
             or tenant.policy is not policy.tenant

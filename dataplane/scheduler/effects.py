@@ -73,6 +73,17 @@ class Release:
     """What session's step has ended in it, where the fleet may hold it for the next."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unhold:
+    """A slot that the fleet holds since this replica gave it back is to be held no more."""
+
+    pool: str
+    group: str
+    tenant: str
+    key: str
+    session: str
+
+
 class AffinityEvent(StrEnum):
     """What session affinity did."""
 
@@ -98,4 +109,4 @@ class Noted:
     event: AffinityEvent
 
 
-Effect = Admit | Reject | Claim | Release | Noted
+Effect = Admit | Reject | Claim | Release | Unhold | Noted

@@ -12,7 +12,7 @@ from typing import Final
 
 from dataplane.scheduler.affinity import Affinity
 from dataplane.scheduler.books import Books
-from dataplane.scheduler.effects import AffinityEvent, Effect, Noted
+from dataplane.scheduler.effects import AffinityEvent, Effect, Noted, Unhold
 from dataplane.scheduler.events import Arrived, HoldAnswered, HoldEnded
 from dataplane.scheduler.fairness import Node
 from dataplane.scheduler.holds import NO_TERMS, FleetHold, HoldTerms, StepEnd
@@ -47,6 +47,8 @@ class Sessions:
         """The key of every slot that is held, or may be when a session's step has ended."""
         yield from (hold.key.policy for _, hold in self._holds())
         yield from (slot.key.policy for slot in self._slots.values() if slot.step is not None)
+        for pool in self._fleet_holding.values():
+            yield from (hold.key for hold in pool.fleet_holds.values())
 
     def wake_at(self) -> Iterable[float]:
         """When held slots must be looked at: one moment for each pool that has any."""
@@ -98,6 +100,7 @@ class Sessions:
             pool.affinity = affinity = Affinity(rules)
         elif rules is None:
             self._free_all(pool, now)
+            self._unhold(pool)
             pool.affinity = None
             return
         elif affinity.rules is rules or affinity.rules == rules:
@@ -135,6 +138,12 @@ class Sessions:
         for pool, hold in self._holds():
             if hold.key.id == id:
                 self._free(pool, hold, now)
+        for pool in self._fleet_holding.values():
+            self._unhold(pool, id)
+
+    def pool_gone(self, pool: Pool) -> None:
+        """A pool's model is gone: the fleet holds nothing for it."""
+        self._unhold(pool)
 
     def keep_to_caps(self, now: float) -> None:
         """Caps may have fallen: held slots beyond them are freed."""
@@ -316,9 +325,12 @@ class Sessions:
     def hear(self, event: HoldAnswered | HoldEnded, now: float) -> None:
         """What became of a slot that was given back here, in a pool that may be gone."""
         pool = self._books.pools.get(event.pool)
-        if pool is None:
+        is_over = pool is None or pool.gone or pool.affinity is None
+        if isinstance(event, HoldAnswered) and event.held_secs is not None and is_over:
+            self._let_fleet_go(event.pool, event.key, event.session)
+        elif pool is None:
             return
-        if isinstance(event, HoldEnded):
+        elif isinstance(event, HoldEnded):
             self._hold_ended(pool, event)
         elif event.held_secs is None:
             self._note(pool, AffinityEvent.REFUSED)
@@ -333,6 +345,17 @@ class Sessions:
             self._fleet_holding.pop(pool.policy.id, None)
         if event.why in (AffinityEvent.EXPIRE, AffinityEvent.FREED_STARVING):
             self._note(pool, AffinityEvent(event.why))
+
+    def _unhold(self, pool: Pool, key: str | None = None) -> None:
+        """The fleet is to hold nothing here any more, for a key or at all. What it does is seen
+        until it says that it has."""
+        for session, hold in pool.fleet_holds.items():
+            if key is None or hold.key.id == key:
+                self._let_fleet_go(pool.policy.id, hold.key, session)
+
+    def _let_fleet_go(self, pool: str, key: KeyPolicy, session: tuple[str, str]) -> None:
+        group = self._books.group_of(key.tenant)
+        self.effects.append(Unhold(pool, group.name, key.tenant.id, key.id, session[1]))
 
     def forget_ended(self, now: float) -> None:
         """Slots that the fleet held are held no longer than they were to be."""

@@ -190,6 +190,22 @@ async def test_a_clean_shutdown_frees_the_holds_of_its_replica_and_no_others(
     ]
 
 
+async def test_a_hold_that_is_to_be_no_more_is_freed_by_its_id_for_whoever_waits(
+    world: World, pair: Pair
+) -> None:
+    one, two = pair
+    await a_hold(one)
+    await answers(two, [], [of("x", "other", pool_size=1)])
+    await world.announced()
+    for freed in (Freed.RELEASED, Freed.GONE):
+        assert (await one.exchange([held(HOLD)], [])).releases == [freed]
+    assert await world.counts() == {}
+    assert await world.announced() == [
+        {"hold": HOLD, "replica": "one", "why": "freed"},
+        {"pool": "m", "ceiling": False},
+    ]
+
+
 async def test_the_holds_of_a_replica_that_was_killed_can_be_taken_and_lapse(
     world: World, pair: Pair
 ) -> None:

@@ -115,6 +115,8 @@ class CommandList:
             chosen.append(
                 Holding(f"id{self._random.randint(1, self._ids + 1)}", "m", "g", "t", "k")
             )
+        if self._random.random() < 0.05:
+            chosen.append(Holding("hold:m:k:s", "m", "g", "t", "k"))
         return chosen
 
     async def play(self, world: RedisWorld | ModelWorld, length: int) -> AsyncIterator[object]:

@@ -246,7 +246,10 @@ class RedisModel(RedisStore):
             own = list(keys[k : k + 11])
             id, *names, refund, claims, step = args[a : a + 8]
             outcome = "gone"
-            if id in self._set(own[0]):
+            if holds.has(own[8], id):
+                holds.free(id, "freed")
+                outcome = "released"
+            elif id in self._set(own[0]):
                 outcome = "released"
                 if step:
                     ended = Step(*json.loads(step))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dataplane.admission.fleet import Fleet
@@ -14,7 +15,7 @@ from dataplane.admission.permit import Ask
 from dataplane.admission.replica import Mode, Stance
 from dataplane.admission.slots.redis import RedisSlots
 from dataplane.scripts import ScriptCall
-from shared.policy import AffinityPolicy, ModelPolicy
+from shared.policy import AffinityOverride, AffinityPolicy, ModelPolicy
 from tests.simulation.redis_model import ModelScripts, RedisModel
 from tests.simulation.world import a_key
 
@@ -26,7 +27,8 @@ class Counted(ModelScripts):
     """The books, and how often each script was called."""
 
     def __init__(self) -> None:
-        super().__init__(RedisModel(), lambda: 1_700_000_000_000)
+        self.model = RedisModel()
+        super().__init__(self.model, lambda: 1_700_000_000_000)
         self.calls: Counter[str] = Counter()
 
     async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
@@ -34,9 +36,8 @@ class Counted(ModelScripts):
         return await super().run(calls)
 
 
-async def a_loop(*, affinity: bool) -> tuple[Counter[str], list[str]]:
-    """Two sessions of ten steps, one after the other; script calls, and which slot each had."""
-    scripts = Counted()
+async def joined(scripts: Counted, *, affinity: bool) -> tuple[Admission, Fleet]:
+    """One replica of two, in mode shared."""
     slots, other = (RedisSlots(scripts, replica=name, ttl=60) for name in ("one", "two"))
     for each in (slots, other, slots):
         await each.heartbeat([])
@@ -53,6 +54,13 @@ async def a_loop(*, affinity: bool) -> tuple[Counter[str], list[str]]:
     )
     admission.join(fleet)
     admission.stand(Stance(Mode.SHARED, 2, 1, claims=True, paused=False))
+    return admission, fleet
+
+
+async def a_loop(*, affinity: bool) -> tuple[Counter[str], list[str]]:
+    """Two sessions of ten steps, one after the other; script calls, and which slot each had."""
+    scripts = Counted()
+    admission, fleet = await joined(scripts, affinity=affinity)
     taken = []
     for number in range(20):
         async with admission.admit(Ask(KEY, MODEL, 100, f"s{number % 2}")) as permit:
@@ -69,3 +77,18 @@ async def test_affinity_makes_no_script_call_more_over_the_same_requests() -> No
     assert plain == ["new"] * 20
     # A session's first step follows none; the second is followed, but not held for.
     assert taken == ["new"] * 4 + ["held"] * 16
+
+
+async def test_affinity_turned_off_has_the_fleet_free_what_it_holds_at_once() -> None:
+    scripts = Counted()
+    admission, fleet = await joined(scripts, affinity=True)
+    for _ in range(2):
+        async with admission.admit(Ask(KEY, MODEL, 100, "s")):
+            await asyncio.sleep(0)
+        await fleet.settled()
+    assert [name for name in scripts.model.keys if name.endswith(":holds")]
+    off = replace(MODEL, affinity=AffinityOverride(enabled=False))
+    admission.models_changed([off])
+    await fleet.settled()
+    assert [name for name in scripts.model.keys if ":holds" in name or ":pool:" in name] == []
+    assert scripts.calls == Counter(claim=2, release=3)

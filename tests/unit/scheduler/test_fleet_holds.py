@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataplane.scheduler.effects import Admit, AffinityEvent, Claim, Effect, Noted, Release
+from dataplane.scheduler.effects import Admit, AffinityEvent, Claim, Effect, Noted, Release, Unhold
 from dataplane.scheduler.events import (
     AffinityRules,
     ClaimGranted,
@@ -19,6 +19,7 @@ from dataplane.scheduler.events import (
     HoldEnded,
     KeyGone,
     Left,
+    PoolChanged,
     PoolGone,
     PoolPolicy,
     RefusedBy,
@@ -237,6 +238,46 @@ def test_a_key_stands_in_line_for_its_oldest_request_whoever_of_it_goes_next() -
     assert claim.turn is not None
     assert claim.turn.standing.waited == 3.0
     assert [each.waited for each in claim.turn.others] == [3.0]
+
+
+def let_go(effects: list[Effect]) -> list[Unhold]:
+    return [effect for effect in effects if isinstance(effect, Unhold)]
+
+
+NO_MORE: dict[str, Event] = {
+    "affinity off": PoolChanged(PoolPolicy("m", "m", 4, "configured")),
+    "model deleted": PoolGone("m"),
+    "key revoked": KeyGone(T.id),
+}
+
+
+@pytest.mark.parametrize("why", NO_MORE)
+def test_what_the_fleet_holds_is_let_go_at_once_when_nothing_may_be_held_any_more(why: str) -> None:
+    replica, pool = Replica(), pool_of(4)
+    replica.do(Finished(running(replica, pool)))
+    replica.do(HoldAnswered("m", S, 3.0, T))
+    assert [key.id for key in replica.core.held_keys] == [T.id]
+    assert let_go(replica.do(NO_MORE[why])) == [Unhold("m", "default", "t", T.id, "s")]
+    replica.do(HoldEnded("m", S, "freed"))
+    assert let_go(replica.do(NO_MORE[why])) == []
+
+
+@pytest.mark.parametrize("why", ["affinity off", "model deleted"])
+def test_a_slot_that_was_held_while_that_was_on_its_way_is_let_go_too(why: str) -> None:
+    replica, pool = Replica(), pool_of(4)
+    replica.do(Finished(running(replica, pool)))
+    replica.do(NO_MORE[why])
+    assert let_go(replica.do(HoldAnswered("m", S, 3.0, T))) == [
+        Unhold("m", "default", "t", T.id, "s")
+    ]
+    assert let_go(replica.do(HoldAnswered("m", S, None, T))) == []
+
+
+def test_a_key_that_is_revoked_loses_only_what_is_held_for_it() -> None:
+    replica, pool = Replica(), pool_of(4)
+    replica.do(Finished(running(replica, pool)))
+    replica.do(HoldAnswered("m", S, 3.0, T))
+    assert let_go(replica.do(KeyGone("another"))) == []
 
 
 def test_what_the_fleet_holds_is_seen_once_with_the_replica_that_gave_it_back() -> None:

@@ -1,5 +1,6 @@
 -- Purpose: give slots back by the ids of their claims, and call whose turn it is at each limit that
---          had kept somebody waiting; or hold a slot for its session's next step instead.
+--          had kept somebody waiting; or hold a slot for its session's next step instead. The id of
+--          a hold ends that.
 -- KEYS:    1 all, 2 held:<replica>, 3 line:all, 4 holds, 5 notes of holds; then eleven a slot: its
 --          pool, group, tenant and key, what is served in its pool, the lines at its pool, tenant
 --          and key, its pool's holds, that its pool starves, and its session.
@@ -95,7 +96,10 @@ for number = 0, (#ARGV - 2) / ARGS_EACH - 1 do
     unpack(ARGV, 3 + number * ARGS_EACH, 2 + (number + 1) * ARGS_EACH)
   local names = { pool, group, tenant, key }
   local outcome = 'gone'
-  if redis.call('ZSCORE', keys[1], id) then
+  if zset('ZSCORE', keys[9], id) then
+    free_hold(id, 'freed')
+    outcome = 'released'
+  elseif redis.call('ZSCORE', keys[1], id) then
     outcome = 'released'
     if step ~= '' then
       step = cjson.decode(step)
