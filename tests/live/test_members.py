@@ -7,7 +7,9 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 from dataplane import live_view
-from dataplane.live.fleet import members
+from dataplane.live.fleet import Member, members
+from dataplane.live.history import History as Samples
+from dataplane.live.replica import Live
 from shared import redis as shared_redis
 from shared import redis_keys
 from tests.live.views import replica
@@ -37,6 +39,27 @@ async def test_only_those_whose_heartbeat_is_still_good_live(tmp_path: Path) -> 
         assert (found["a"].view, found["b"].view) == (None, view)
         # A view lives for three intervals: what is left of them tells its age.
         assert 300 <= found["b"].view_age_ms <= 1_500
+
+
+async def test_the_age_of_the_picture_is_that_of_the_oldest_view_in_it() -> None:
+    async def found() -> list[Member]:
+        ages = {"a": 1_400, "b": 300, "c": 900}
+        views = {name: replica(instance=name, mode="shared", replicas=4) for name in ages}
+        return [
+            *(Member(name, 0, views[name], age_ms) for name, age_ms in ages.items()),
+            Member("new", 0, None, 0),
+        ]
+
+    live = Live(
+        "a",
+        view=lambda: replica(instance="a", mode="shared", replicas=4),
+        members=found,
+        samples=Samples(0),
+        model_name=lambda name: None,
+    )
+    state = await live.state()
+    # Its own is drawn now, and a replica that has not published yet is not in it.
+    assert (state.state_age_ms, state.replicas_reporting, state.replicas) == (900, 3, 4)
 
 
 async def test_where_nobody_lives_nobody_is_found(tmp_path: Path) -> None:

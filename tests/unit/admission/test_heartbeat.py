@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
 from dataplane.admission.replica import ReplicaSettings
-from dataplane.admission.slots.port import Claim, Exchanged, Heard, Holding
+from dataplane.admission.slots.port import Answer, Claim, Exchanged, Heard, Holding, Reply
 from dataplane.scheduler.effects import Claim as ClaimEffect
 from dataplane.scheduler.events import ClaimRefused, RefusedBy
 from tests.simulation.fleet_time import Time, new_loop
@@ -78,6 +78,13 @@ class FaultyBooks(SlowBooks):
         raise ValueError("a reply that cannot be read")
 
 
+class FullBooks(SlowBooks):
+    """In which the pool is full."""
+
+    async def exchange(self, releases: Sequence[Holding], claims: Sequence[Claim]) -> Exchanged:
+        return Exchanged([], [Reply(Answer.POOL)] * len(claims))
+
+
 async def test_a_heart_goes_on_beating_after_a_mistake_nobody_foresaw() -> None:
     time = Time(random.Random(1))
     failed: list[object] = []
@@ -115,3 +122,28 @@ async def test_a_claim_is_answered_after_a_mistake_nobody_foresaw() -> None:
     assert isinstance(answer, ClaimRefused)
     assert answer.by is RefusedBy.NOBODY
     assert outages == [None]
+
+
+async def test_who_was_refused_tries_again_after_100_to_250_ms_if_nothing_is_announced() -> None:
+    drawn: list[tuple[float, float]] = []
+    answers: list[ClaimRefused] = []
+
+    def draw(least: float, most: float) -> float:
+        drawn.append((least, most))
+        return most
+
+    fleet = Fleet(
+        FullBooks(),
+        "a",
+        post=lambda answer: answers.append(answer) if isinstance(answer, ClaimRefused) else None,
+        unavailable=lambda: None,
+        lapsed=lambda: None,
+        draw=draw,
+    )
+    before = asyncio.get_running_loop().time()
+    fleet.claim(ClaimEffect(1, "m", "g", "t", "k", 8, 64, None, None))
+    await fleet.settled()
+    (answer,) = answers
+    assert answer.by is RefusedBy.POOL
+    assert drawn == [(0.1, 0.25)]
+    assert answer.retry_at >= before + 0.25

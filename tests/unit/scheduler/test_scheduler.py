@@ -94,6 +94,16 @@ def test_a_tenant_under_its_share_goes_before_one_with_a_lower_score() -> None:
     assert tenants_of(world) == ["cheap", "cheap", "dear"]
 
 
+def test_a_tenant_under_its_share_waits_while_its_group_is_above_its_own() -> None:
+    world = World()
+    four = pool_of(4)
+    lent = [world.send(a_key("a1", group="a"), pool=four, tokens=1) for _ in range(4)]
+    older = world.send(a_key("a2", group="a"), pool=four, tokens=1)
+    other = world.send(a_key("b1", group="b"), pool=four, tokens=1)
+    world.finish(lent[0])
+    assert world.runs([older, other]) == [False, True], "a's part is two, and it runs three"
+
+
 def test_a_slot_nobody_is_entitled_to_is_lent_to_the_first_by_score() -> None:
     world = World()
     four = pool_of(4)
