@@ -12,6 +12,7 @@ from fastapi.security import HTTPBearer
 from starlette._utils import get_route_path
 from starlette.routing import Match, Mount
 from starlette.types import Scope
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from controlplane import metrics, problems
 from controlplane.admin_auth import AdminAuth, Tokens
@@ -135,6 +136,8 @@ def build(
         app, admin_token=admin_token, viewer_token=viewer_token, version=app.version
     )
     app.router.routes.append(_Pages("", dashboard.app))
+    trusted = [str(network) for network in settings.admin_trusted_proxies]
+    app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=trusted)
     app.state.provided = Provided(
         database,
         store,

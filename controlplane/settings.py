@@ -14,6 +14,7 @@ from shared.settings import (
     Listen,
     ListenAddress,
     LogSettings,
+    Networks,
     NetworkSettings,
     PoolSettings,
     RedisSettings,
@@ -46,6 +47,11 @@ class AdminSettings(Settings):
     )
     admin_token: Token = Field(description="Bearer token that may do everything.")
     viewer_token: Token | None = Field(None, description="Bearer token that may read.")
+    admin_trusted_proxies: Networks = Field(
+        (),
+        description="Proxies in front of the dashboard whose `X-Forwarded-For` says who asks: wrong"
+        " tokens are counted by address.",
+    )
 
     @model_validator(mode="after")
     def _tokens_differ(self) -> AdminSettings:

@@ -94,6 +94,8 @@ class FleetLive:
         states = {each.name: _state(each, age_known) for each in found}
         for each in own:
             states.setdefault(each.instance, each)
+        if trouble is not None:
+            trouble = f"{trouble}. What is told of the others is what they last said."
         return Fleet([states[name] for name in sorted(states)], trouble)
 
     def outlook(self, state: LiveState, newcomer: Newcomer) -> Outlook:

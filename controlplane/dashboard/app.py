@@ -149,7 +149,7 @@ class Dashboard:
             max_age=LIFE_SECS,
             httponly=True,
             samesite="lax",
-            secure=request.url.scheme == "https",
+            secure=_is_https(request),
         )
         return response
 
@@ -218,6 +218,13 @@ class FixedHeaders:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client else "unknown"
+
+
+def _is_https(request: Request) -> bool:
+    """Whether the browser came over TLS, here or to the proxy in front. Any proxy is believed: who
+    claims it without need only keeps their own cookie from themselves."""
+    told = request.headers.get("x-forwarded-proto", "")
+    return "https" in (request.url.scheme, told.partition(",")[0].strip().lower())
 
 
 def _inside(target: str) -> str:
