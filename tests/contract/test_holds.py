@@ -241,8 +241,9 @@ async def test_a_starving_claim_frees_the_pools_holds_and_none_is_held_for_a_sec
     starving = of("x", None, pool_size=1, is_starving=True)
     assert await answers(two, [], [starving]) == [GRANTED]
     assert (await world.announced())[0]["why"] == "freed_starving"
+    await world.passes(0.8)
     assert await a_hold(one, "u") is Freed.REFUSED
-    await world.passes(1.1)
+    await world.passes(0.3)
     assert await a_hold(one, "v") is Freed.HELD
 
 
