@@ -80,13 +80,22 @@ async def test_what_days_long_gone_have_used_is_deleted(
     await database.close()
 
 
-async def test_unregistered_models_go_to_the_default_upstream(starting: Starting) -> None:
+async def test_unregistered_models_go_to_the_default_upstream_and_share_one_pool(
+    starting: Starting,
+) -> None:
     async with starting() as product:
         backend = product.backend
-        async with starting(upstream_base_url=backend.url) as routed:
+        options = {"upstream_base_url": backend.url, "default_model_max_in_flight": 1}
+        async with starting(**options) as routed:
             _, key = await routed.tenant("t")
-            assert (await routed.ask(key, "whatever")).status_code == 200
-            assert backend.log[-1].model == "whatever"
+            slow = {"x-sim-first-token-ms": "200"}
+            one, other = await asyncio.gather(
+                routed.ask(key, "whatever", headers=slow), routed.ask(key, "else", headers=slow)
+            )
+            assert (one.status_code, other.status_code) == (200, 200)
+            classes = {answer.headers["x-obleth-admission"] for answer in (one, other)}
+            assert classes == {"fast", "queued"}
+            assert {record.model for record in backend.log} == {"whatever", "else"}
 
 
 async def test_while_it_drains_it_is_not_ready_and_takes_nothing_new(starting: Starting) -> None:

@@ -53,6 +53,14 @@ def test_waiters_at_their_cap_do_not_keep_others_from_the_fast_path() -> None:
     assert world.grants[-1].fast
 
 
+def test_a_full_pool_with_waiters_delays_no_other() -> None:
+    world = World()
+    for _ in range(3):
+        world.send(a_key("t"), pool=pool_of(1, "full"))
+    world.send(a_key("t"), pool=pool_of(1, "free"))
+    assert [grant.fast for grant in world.grants] == [True, True]
+
+
 # Order
 
 
