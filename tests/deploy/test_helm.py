@@ -120,6 +120,26 @@ def test_every_object_keeps_the_schema_of_its_kind(
             kubernetes_validate.validate(one, version, strict=True)
 
 
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_names_that_look_like_numbers_stay_text(chart: helm.Chart, values: dict[str, Any]) -> None:
+    odd = {"fullnameOverride": "12", "nameOverride": "1e3", "serviceAccount": {"name": "0"}}
+    odd["ingress"] = {"enabled": True, "host": "1", "className": "2", "tlsSecret": "3"}
+    odd["secrets"] = {**values["secrets"], "existingSecret": "0x1"}
+    texts = chart.render({**values, **odd}, name="1234", namespace="true")
+    manifests = [text for name, text in texts.items() if name.endswith(".yaml")]
+    objects = [one for text in manifests for one in yaml.safe_load_all(text) if one is not None]
+    assert {one["metadata"]["name"] for one in objects} >= {"12", "0"}
+    for one in objects:
+        if one["apiVersion"] != OF_THE_OPERATOR:
+            kubernetes_validate.validate(one, "1.33.0", strict=True)
+
+
+def test_a_fleet_that_scales_itself_has_no_more_at_least_than_at_most(chart: helm.Chart) -> None:
+    scaling = {"enabled": True, "minReplicas": 5, "maxReplicas": 2}
+    with pytest.raises(helm.HelmError, match="minReplicas"):
+        _render(chart, {**LEAST, "dataplane": {"autoscaling": scaling}})
+
+
 def test_the_chart_has_the_projects_version(chart: helm.Chart) -> None:
     assert chart.metadata["version"] == chart.metadata["appVersion"] == __version__
     image = _container(_render(chart, LEAST), "dataplane")["image"]

@@ -14,9 +14,9 @@
 {{/* Labels that select the pods of a component: (list $ "dataplane"). */}}
 {{- define "obleth.selector" -}}
 {{- $root := index . 0 -}}
-app.kubernetes.io/name: {{ default $root.Chart.Name $root.Values.nameOverride }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
-app.kubernetes.io/component: {{ index . 1 }}
+app.kubernetes.io/name: {{ default $root.Chart.Name $root.Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
+app.kubernetes.io/component: {{ index . 1 | quote }}
 {{- end -}}
 
 {{/* All labels of a component's objects: (list $ "dataplane"). */}}
@@ -24,8 +24,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- $root := index . 0 -}}
 {{ include "obleth.selector" . }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | quote }}
 {{- end -}}
 
 {{- define "obleth.secretName" -}}
@@ -73,7 +73,7 @@ redis://{{ include "obleth.fullname" . }}-redis:6379/0
 
 {{- define "obleth.image" -}}
 image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
+imagePullPolicy: {{ .Values.image.pullPolicy | quote }}
 {{- end -}}
 
 {{/* What a container of obleth's may do: nothing but serve. */}}
@@ -94,15 +94,15 @@ seccompProfile:
 
 {{/* Pods start anew when what they read has changed. */}}
 {{- define "obleth.checksums" -}}
-checksum/settings: {{ include (print .Template.BasePath "/settings.yaml") . | sha256sum }}
-checksum/secret: {{ include (print .Template.BasePath "/secret.yaml") . | sha256sum }}
+checksum/settings: {{ include (print .Template.BasePath "/settings.yaml") . | sha256sum | quote }}
+checksum/secret: {{ include (print .Template.BasePath "/secret.yaml") . | sha256sum | quote }}
 {{- end -}}
 
 {{- define "obleth.envFrom" -}}
 - configMapRef:
-    name: {{ include "obleth.fullname" . }}
+    name: {{ include "obleth.fullname" . | quote }}
 - secretRef:
-    name: {{ include "obleth.secretName" . }}
+    name: {{ include "obleth.secretName" . | quote }}
 {{- end -}}
 
 {{/* Where a component's pods may go: (list $ .Values.dataplane "dataplane"). */}}
