@@ -161,9 +161,10 @@ def _value(name: str) -> dict[str, Any]:
     options = [one for one in found.get("anyOf", [found]) if one.get("type") != "null"]
     kept = ("type", "enum", "minimum", "maximum", "exclusiveMinimum")
     value = {key: options[0][key] for key in kept if key in options[0]}
-    if name == "allowed_private_cidrs":
+    info = EmbeddedSettings.model_fields[name]
+    if isinstance(info.get_default(), tuple):
         value = {"type": "array", "items": {"type": "string"}}
-    return {**value, "description": EmbeddedSettings.model_fields[name].description}
+    return {**value, "description": info.description}
 
 
 # --- the Management API ---------------------------------------------------------------------------
