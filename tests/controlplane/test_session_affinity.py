@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -90,3 +91,53 @@ async def test_its_tag_is_the_models(api: Api) -> None:
         "etag"
     ]
     await api.put(path, {}, expect=412, headers=old)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"holdms": 1},
+        {"enabled": True, "warm_secs": 3},
+        {"enabled": True, "hold_ms": 5, "effective": {}},
+        b"null",
+        b"[]",
+        b'"on"',
+        b"1",
+        b"",
+        b"{",
+        b'{"hold_ms": NaN}',
+        b'{"hold_ms": 1e9999}',
+        b'{"hold_ms": 1, "hold_ms": 70000}',
+    ],
+)
+async def test_a_body_that_is_not_an_object_of_known_fields_changes_nothing(
+    api: Api, body: Any
+) -> None:
+    model = await api.model(session_affinity=ALL)
+    path = f"/models/{model['id']}/session-affinity"
+    answer = await api.client.put(
+        path,
+        content=body if isinstance(body, bytes) else json.dumps(body),
+        headers={"content-type": "application/json"},
+    )
+    assert answer.status_code in (400, 422)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (await api.get(f"/models/{model['id']}"))["session_affinity"] == ALL
+
+
+async def test_a_model_that_does_not_exist_has_none(api: Api) -> None:
+    for id in ("00000000-0000-7000-8000-000000000000", "no-id"):
+        await api.put(f"/models/{id}/session-affinity", {}, expect=404)
+
+
+async def test_it_survives_export_and_import_in_part_and_whole(api: Api) -> None:
+    for name, stored in (("a", {}), ("b", ALL), ("c", {"enabled": False}), ("d", {"hold_ms": 0})):
+        await api.model(name, session_affinity=stored)
+    exported = await api.get("/models/export")
+    for model in await api.items("/models"):
+        await api.put(f"/models/{model['id']}/session-affinity", {"max_held_percent": 7})
+    await api.post("/models/import", exported, expect=200)
+    again = await api.get("/models/export")
+    assert again["models"] == exported["models"]
+    found = {each["name"]: each["session_affinity"] for each in await api.items("/models")}
+    assert found == {"a": {}, "b": ALL, "c": {"enabled": False}, "d": {"hold_ms": 0}}
