@@ -93,6 +93,8 @@ def from_client(
         known = _LOOKED_AT.get(name)
         if known is not None and known not in given:
             given[known] = _text_of(value)
+        elif known == "baggage":
+            given[known] += f",{_text_of(value)}"
     found = _first_given(given, body)
     if found is None:
         return Session()

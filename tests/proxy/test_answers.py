@@ -386,7 +386,7 @@ async def test_every_replica_gives_a_session_the_same_id_with_nothing_configured
     async with upstream(answers(GOOD)) as up:
         for _ in range(2):
             async with world(model(up.url), affinity=on) as w:
-                await w.ask(body=chat(), headers={"x-session-id": "s"})
+                await w.ask(body=chat(), headers={"X-Session-ID": "s"})
                 await w.ask(body=chat())
                 found.append([permit.ask.session for permit in w.gate.admitted])
     assert found[0] == found[1]

@@ -63,6 +63,9 @@ def test_baggage_names_it_too() -> None:
     expected = client({HEADERS[0]: "S 1".replace(" ", "/")})
     assert client({"baggage": "a=b, session.id = S%2F1;prop=x,c=d"}) == expected
     assert client({"baggage": "session=S,xsession.id=S"}) == Session()
+    lines = [(b"baggage", b"a=b"), (b"x-session-id-not", b"T"), (b"baggage", b"session.id=S")]
+    found = session_id.from_client(lines, BARE, "k1", HASHER)
+    assert found == client({HEADERS[0]: "S"}), "a list may be sent in several lines"
 
 
 def test_the_first_that_is_there_counts() -> None:
