@@ -90,13 +90,10 @@ class Affinity:
 
     def is_passed_enough(self, key: Key) -> bool:
         """Whether the oldest request of a key has been passed so often that it may not be again."""
-        oldest = self._oldest(key)
-        if oldest is None:
+        if self._oldest(key) is None:
             return False
         line = self._lines.get(key)
-        passed = 0
-        if line is not None:
-            passed = len(line.passers) - line.passers.bisect_right(oldest.request)
+        passed = 0 if line is None else len(line.passers)
         return passed >= self.rules.max_jumps
 
     def goes_ahead(self, key: Key, oldest: Waiter | None, request: int) -> bool:

@@ -139,15 +139,18 @@ def test_a_step_that_arrives_before_its_hold_is_recorded_and_runs_leaves_no_slot
     assert held(world) == 1
 
 
-def test_a_step_that_waited_since_long_before_is_not_handed_the_slot_of_another() -> None:
+@pytest.mark.parametrize(("waited", "is_handed"), [(3.0, True), (3.5, False)])
+def test_a_step_that_waited_since_long_before_is_not_handed_the_slot_of_another(
+    waited: float, is_handed: bool
+) -> None:
     world = World()
     step = a_loop(world)
     other = world.send(a_key("u"), pool=ONE)
     early = world.send(T, pool=ONE, session="s")
-    world.run(4)
+    world.run(waited)
     world.finish(step)
-    assert held(world) == 0
-    assert world.runs([early, other]) == [False, True]
+    assert world.noted == ({"hold": 1, "redeem": 1} if is_handed else {})
+    assert world.runs([early, other]) == [is_handed, not is_handed]
 
 
 def test_a_session_id_used_under_two_keys_is_two_sessions() -> None:

@@ -111,6 +111,20 @@ def test_a_request_queued_behind_a_full_pool_asks_once_for_its_sessions_hold_alo
     assert replica.do(Woken()) == []
 
 
+def test_no_claim_is_made_for_a_hold_alone_where_nothing_is_held_or_somebody_starves() -> None:
+    replica, pool = Replica(size=1), pool_of(1, hold_secs=0)
+    running(replica, pool, None)
+    assert replica.send(T, pool, session="s") == []
+    replica, pool = Replica(size=1), pool_of(1, max_bypass_secs=5)
+    running(replica, pool, None)
+    replica.send(a_key("u"), pool)
+    replica.now = 4.9
+    assert claims(replica.send(T, pool, session="s")) == [3]
+    replica.do(ClaimRefused(3, RefusedBy.NO_HOLD, 4.9))
+    replica.now = 5.0
+    assert replica.send(T, pool, session="s") == []
+
+
 def test_a_held_slot_is_taken_ahead_of_the_queue_and_counts_as_a_pass() -> None:
     replica, pool = Replica(size=1), pool_of(1, max_jumps=1)
     running(replica, pool, None)
