@@ -238,6 +238,32 @@ def test_while_a_request_is_past_the_bypass_limit_nothing_is_held_in_its_pool() 
     assert world.runs(late) == [True, True]
 
 
+def test_a_request_that_was_served_in_time_or_left_frees_nothing_later() -> None:
+    for leaves in (True, False):
+        world = World()
+        pool = pool_of(2, hold_secs=60)
+        blockers = [world.send(a_key("v"), pool=pool) for _ in range(2)]
+        waiting = world.send(a_key("u"), pool=pool)
+        world.run(29)
+        for blocker in blockers:
+            world.finish(blocker)
+        if leaves:
+            world.leave(waiting)
+        holding(world, pool)
+        world.run(5)
+        assert held(world) == 1
+
+
+def test_once_a_request_past_the_bypass_limit_has_been_served_slots_are_held_again() -> None:
+    world = World()
+    running = world.send(T, pool=ONE)
+    late = [world.send(a_key("u"), pool=ONE) for _ in range(2)]
+    world.run(30)
+    for request in (running, *late):
+        world.finish(request)
+    holding(world)
+
+
 def test_a_request_that_its_cap_keeps_waiting_frees_nothing() -> None:
     for key in (a_key("u", cap=1), a_key("u", key_cap=1)):
         world = World()

@@ -299,6 +299,15 @@ def test_an_idle_pool_remembers_its_sessions() -> None:
     assert held(world) == 1
 
 
+def test_a_session_is_forgotten_with_its_hold_where_that_lasts_longer_than_it_is_warm() -> None:
+    world = World()
+    pool = pool_of(1, warm_secs=1)
+    holding(world, pool)
+    world.now = 10  # and nobody is told
+    world.finish(world.send(a_key("u"), pool=pool))
+    assert remembered(world.core) == 0
+
+
 def test_whatever_happens_to_its_steps_a_session_leaves_nothing_behind() -> None:
     world = World(timeout=40)
     pool = pool_of(1, warm_secs=1)
