@@ -45,6 +45,17 @@ def test_a_session_that_cools_down_while_it_waits_loses_its_place_ahead_without_
     assert world.runs([older, warm]) == [True, False]
 
 
+def test_a_session_that_waits_is_warm_from_the_moment_one_of_its_steps_runs() -> None:
+    world = World()
+    blocker = world.send(T, pool=ONE)
+    first = world.send(T, pool=ONE, session="s")
+    older = world.send(T, pool=ONE)
+    second = world.send(T, pool=ONE, session="s")
+    world.finish(blocker)
+    world.finish(first)
+    assert world.runs([older, second]) == [False, True]
+
+
 def test_warm_sessions_go_in_order_of_arrival_among_themselves() -> None:
     world = World()
     two = pool_of(2)
