@@ -29,7 +29,7 @@ class World(Protocol):
         """The server loses everything."""
 
     async def counts(self) -> dict[str, int]:
-        """How many slots each set of the books has."""
+        """How many slots each set of the books has, and how many notes of held ones there are."""
 
     async def announced(self) -> list[dict[str, object]]:
         """What was published since the last look."""
@@ -106,7 +106,8 @@ class ModelWorld:
         return {
             name.removeprefix("{model}:1:"): len(value)
             for name, value in self.model.keys.items()
-            if isinstance(value, dict) and all(isinstance(each, int) for each in value.values())
+            if name.endswith(":hold_notes")
+            or (isinstance(value, dict) and all(isinstance(each, int) for each in value.values()))
         }
 
     async def announced(self) -> list[dict[str, object]]:

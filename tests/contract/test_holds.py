@@ -51,7 +51,7 @@ async def test_a_first_step_is_released_and_one_that_follows_is_held(
     assert await end(one, "b") is Freed.HELD
     assert await world.counts() == {
         **{"all": 1, "pool:m": 1, "group:m:g": 1, "tenant:m:t": 1, "key:m:k": 1},
-        **{"holds": 1, "holds:m": 1},
+        **{"holds": 1, "holds:m": 1, "hold_notes": 1},
     }
     assert await end(one, "b") is Freed.GONE, "a release that is repeated changes nothing"
 
@@ -157,6 +157,16 @@ async def test_an_untaken_hold_is_freed_by_whatever_comes_next(
         assert (await two.heartbeat([])).reclaimed == 0
     assert await world.counts() == {}
     assert await world.announced() == [{"hold": HOLD, "replica": "one", "why": "expire"}]
+
+
+async def test_a_hold_that_would_last_too_long_since_a_clock_was_set_back_is_freed(
+    world: World, pair: Pair
+) -> None:
+    one, two = pair
+    await a_hold(one)
+    await world.passes(-300)
+    await two.exchange([held("never", pool="n")], [])
+    assert (await world.counts()).get("holds", 0) == 0
 
 
 async def test_a_hold_that_has_lapsed_is_not_taken(world: World, pair: Pair) -> None:

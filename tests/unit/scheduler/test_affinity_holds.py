@@ -140,6 +140,23 @@ def test_a_step_that_arrives_before_its_hold_is_recorded_and_runs_leaves_no_slot
     assert held(world) == 1
 
 
+@pytest.mark.parametrize(("early", "number"), [(3.0, 1), (3.5, 0)])
+def test_a_step_that_came_while_the_one_before_it_was_about_to_end_follows_it(
+    early: float, number: int
+) -> None:
+    world = World()
+    two = pool_of(2)
+    first = world.send(T, pool=two, session="s")
+    world.run(20)
+    second = world.send(T, pool=two, session="s")
+    world.run(early)
+    world.finish(first)
+    assert held(world) == 0
+    world.run(20)
+    world.finish(second)
+    assert held(world) == number
+
+
 @pytest.mark.parametrize(("waited", "is_handed"), [(3.0, True), (3.5, False)])
 def test_a_step_that_waited_since_long_before_is_not_handed_the_slot_of_another(
     waited: float, is_handed: bool

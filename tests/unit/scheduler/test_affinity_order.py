@@ -56,6 +56,28 @@ def test_a_session_that_waits_is_warm_from_the_moment_one_of_its_steps_runs() ->
     assert world.runs([older, second]) == [False, True]
 
 
+def test_a_session_that_goes_on_does_not_keep_another_warm() -> None:
+    world = World()
+    pool = pool_of(1, max_bypass_secs=1000)
+    world.finish(world.send(T, pool=pool, session="goes on"))
+    world.finish(world.send(T, pool=pool, session="s"))
+    world.run(100)
+    world.finish(world.send(T, pool=pool, session="goes on"))
+    blocker = world.send(a_key("other"), pool=pool)
+    older, cold = world.send(T, pool=pool), world.send(T, pool=pool, session="s")
+    world.run(20.5)
+    world.finish(blocker)
+    assert world.runs([older, cold]) == [True, False]
+
+
+def test_a_session_whose_step_left_before_it_ran_is_not_warm() -> None:
+    world = World()
+    first = world.send(T, pool=ONE, session="s")
+    older, second = world.send(T, pool=ONE), world.send(T, pool=ONE, session="s")
+    world.leave(first)
+    assert world.runs([older, second]) == [True, False]
+
+
 def test_warm_sessions_go_in_order_of_arrival_among_themselves() -> None:
     world = World()
     two = pool_of(2)

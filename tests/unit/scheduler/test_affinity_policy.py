@@ -308,6 +308,21 @@ def test_a_session_is_forgotten_with_its_hold_where_that_lasts_longer_than_it_is
     assert remembered(world.core) == 0
 
 
+def test_sessions_are_forgotten_by_their_last_finish_where_they_are_warm_for_less() -> None:
+    world = World()
+    pool = pool_of(1, warm_secs=1, hold_secs=5)
+    world.finish(world.send(T, pool=pool, session="goes on"))
+    world.run(0.5)
+    world.finish(world.send(T, pool=pool, session="s"))
+    world.run(2)
+    world.send(T, pool=pool, session="goes on", secs=0.1)
+    world.run(1.5)
+    world.send(a_key("u"), pool=pool, secs=0.1)
+    world.run(2)
+    world.send(a_key("u"), pool=pool, secs=0.1)
+    assert remembered(world.core) == 1
+
+
 def test_whatever_happens_to_its_steps_a_session_leaves_nothing_behind() -> None:
     world = World(timeout=40)
     pool = pool_of(1, warm_secs=1)
