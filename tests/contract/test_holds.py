@@ -113,6 +113,19 @@ async def test_a_step_that_arrived_later_than_slots_are_held_is_not_followed_by_
     assert await end(one, "b", age=0.0) is Freed.RELEASED
 
 
+@pytest.mark.parametrize(("age", "freed"), [(10.0, Freed.HELD), (6.0, Freed.RELEASED)])
+async def test_when_a_step_arrived_counts_and_not_how_long_it_ran(
+    world: World, pair: Pair, age: float, freed: Freed
+) -> None:
+    one, _ = pair
+    await answers(one, [], [of("a")])
+    await end(one, "a")
+    await world.passes(1.0)
+    await answers(one, [], [of("b")])
+    await world.passes(10.0)
+    assert await end(one, "b", age=age) is freed
+
+
 @pytest.mark.parametrize(
     ("changed", "freed"),
     [

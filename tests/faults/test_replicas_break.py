@@ -16,8 +16,8 @@ import pytest_asyncio
 
 from obleth.backend import Outcome
 from tests.faults.conftest import Fault
-from tests.faults.fleet import MODELS, Fleet, Timings, fleet
-from tests.faults.load import End
+from tests.faults.fleet import MODELS, POLL_SECS, Fleet, Replica, Timings, fleet
+from tests.faults.load import HELLO, End
 from tests.faults.trial import (
     all_slots_usable,
     asleep,
@@ -122,6 +122,48 @@ async def test_asleep_for_longer_than_its_time_to_live(three: Fleet, fault: Faul
         await three.until_modes([("shared", 2)] * 2, others)
         await asyncio.sleep(three.timings.ttl)
         first.signal(signal.SIGCONT)
+
+
+async def test_a_held_slot_is_taken_on_another_replica_outlives_its_own_and_goes_with_affinity(
+    three: Fleet,
+) -> None:
+    one, two, last = three.replicas
+    held = {"enabled": True, "hold_ms": 60_000, "max_held_percent": 100}
+    model = await three.api.model("agents", max_in_flight=1, session_affinity=held)
+    await three.api.endpoint(model["id"], three.backend.url)
+
+    async def step(replica: Replica, secret: int = 0, **session: str) -> str:
+        """A request, once the replica knows the model; which slot it had."""
+        body = {"model": "agents", "max_tokens": 1, "messages": HELLO, **session}
+        headers = {"authorization": f"Bearer {three.secrets[secret]}"}
+        url = f"{replica.url}/v1/chat/completions"
+        while True:
+            async with three.session.post(url, headers=headers, json=body) as answer:
+                await answer.read()
+                if answer.status == 200:
+                    return answer.headers["x-obleth-slot"]
+            await asyncio.sleep(POLL_SECS)
+
+    async def until_held(replica: Replica, number: int) -> None:
+        name = 'obleth_held_slots{model="agents"}'
+        while True:
+            if (await replica.figures(three.session)).get(name, 0) == number:
+                return
+            await asyncio.sleep(POLL_SECS)
+
+    async with asyncio.timeout(60):
+        assert [await step(each, session_id="s") for each in (one, two)] == ["new", "new"]
+        await until_held(two, 1)
+        assert await step(last, session_id="s") == "held"
+        await until_held(last, 1)
+        last.kill()
+        assert await step(one, session_id="s") == "held", "the hold did not go with its replica"
+        await until_held(one, 1)
+        waiting = asyncio.create_task(step(two, secret=1))
+        await three.api.put(f"/models/{model['id']}/session-affinity", {"enabled": False})
+        assert await waiting == "new"
+        await until_held(one, 0)
+        await last.start()
 
 
 async def test_killed(three: Fleet, fault: Fault) -> None:

@@ -87,6 +87,22 @@ def test_a_change_of_limits_applies_to_what_is_held_and_waits() -> None:
     assert (held(world), world.runs([waiting])) == (0, [True])
 
 
+def test_a_bypass_limit_that_is_raised_counts_for_those_who_were_past_the_old_one() -> None:
+    world = World()
+    pool, longer = pool_of(1, max_bypass_secs=5), pool_of(1, max_bypass_secs=1000)
+    step = a_loop(world, pool)
+    waiting = [world.send(T, pool=pool), world.send(a_key("u"), pool=pool)]
+    world.run(6)
+    world.post(PoolChanged(longer))
+    world.finish(step)
+    assert held(world) == 1
+    world.finish(world.send(T, pool=longer, session="s"))
+    world.run(3)
+    for request in waiting:
+        world.finish(request)
+    assert world.core.queued == 0
+
+
 def test_a_pool_that_shrinks_below_what_runs_and_is_held_frees_held_slots_first() -> None:
     world = World()
     pool = pool_of(4)

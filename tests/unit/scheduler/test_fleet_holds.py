@@ -303,7 +303,10 @@ def test_what_the_fleet_holds_is_seen_once_with_the_replica_that_gave_it_back() 
     assert replica.do(HoldEnded("m", S, "redeem")) == []
     assert not seen.is_seen
     replica.do(HoldAnswered("m", S, 3.0, T))
+    replica.do(HoldAnswered("m", ("t-key", "u"), 5.0, T))
+    replica.do(HoldEnded("m", ("t-key", "v"), "freed"))
     assert replica.core.wake_at() == 3.0
+    replica.do(HoldEnded("m", ("t-key", "u"), "redeem"))
     replica.now = 3.0
     replica.do(Woken())
     assert not seen.is_seen, "nobody said so, but its time is up"
