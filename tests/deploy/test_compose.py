@@ -72,6 +72,15 @@ def test_liveness_of_a_data_plane_depends_on_nothing_but_itself(services: dict[s
     assert "option httpchk GET /readyz" in balancer
 
 
+def test_the_balancer_collects_nothing_and_outlasts_a_silent_stream() -> None:
+    lines = {
+        line.strip() for line in (ROOT / "deploy/haproxy/haproxy.cfg").read_text().splitlines()
+    }
+    assert {"option http-no-delay", "no option http-buffer-request"} <= lines
+    assert {"timeout client 1h", "timeout server 1h"} <= lines
+    assert "retry-on conn-failure" in lines, "what has begun is not done twice"
+
+
 def test_a_data_plane_has_no_port_or_name_of_its_own_so_that_it_scales(
     services: dict[str, Any],
 ) -> None:

@@ -460,7 +460,7 @@ async def test_an_upload_that_stops_coming_is_given_up(monkeypatch: pytest.Monke
         await up.until(lambda up: up.open == 0)
 
 
-async def test_an_upload_is_tried_again_only_while_all_of_it_is_at_hand() -> None:
+async def test_an_upload_is_tried_again_while_all_of_it_is_at_hand() -> None:
     sent = form(("model", b"m"), ("file", b"x"))
     async with (
         upstream(answers(GOOD)) as up,
@@ -469,6 +469,35 @@ async def test_an_upload_is_tried_again_only_while_all_of_it_is_at_hand() -> Non
         reply = await w.ask(body=sent, path="/v1/audio/transcriptions", headers=KIND)
         assert reply.status == 200
         assert up.last.body == sent
+
+
+@pytest.mark.parametrize(("answer", "status"), [("503 Busy", 503), (None, 502)])
+async def test_an_upload_of_which_more_was_sent_goes_to_no_other_endpoint(
+    answer: str | None, status: int
+) -> None:
+    """Only its beginning would arrive there."""
+
+    async def script(_: Upstream, peer: Peer) -> None:
+        await peer.reader.readuntil(b"--bound--\r\n")
+        if answer is None:
+            peer.reset()
+        else:
+            await peer.answer(b"{}", answer)
+
+    sent = form(("model", b"m"), ("file", b"z" * 1000))
+    async with (
+        upstream(script) as up,
+        upstream(answers(GOOD)) as other,
+        world(model(up.url, other.url)) as w,
+    ):
+        line = await w.connect()
+        headers = {**KIND, "content-length": str(len(sent))}
+        await line.send(path="/v1/audio/transcriptions", headers=headers)
+        await line.write(sent[:-500])
+        await up.until(lambda up: up.connections == 1)
+        await line.write(sent[-500:])
+        assert (await line.reply()).status == status
+        assert other.connections == 0
 
 
 async def test_json_to_a_route_that_takes_uploads_is_read_as_json() -> None:
