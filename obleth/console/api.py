@@ -13,6 +13,7 @@ from obleth.failures import FAILED, WRONG_USE, Failed
 from shared.live_state import LiveState
 
 ANSWER_SECS = 10.0
+_WRONG_TOKEN = "the control plane does not know the token; set OBLETH_VIEWER_TOKEN or OBLETH_ADMIN_TOKEN to one of its own"  # noqa: E501, S105 - not one
 _NO_TOKEN = "set OBLETH_VIEWER_TOKEN or OBLETH_ADMIN_TOKEN to a token of the control plane's"  # noqa: S105 - not one
 
 
@@ -65,6 +66,8 @@ class Api:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             raise Failed(f"{self._http.base_url} does not answer: {reason}") from None
+        if answer.status_code == 401:
+            raise Failed(_WRONG_TOKEN, WRONG_USE)
         if answer.status_code != 200:
             wrong_use = answer.status_code in (400, 401, 403, 404, 422)
             raise Failed(_detail(answer), WRONG_USE if wrong_use else FAILED)

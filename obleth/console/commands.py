@@ -13,12 +13,17 @@ from obleth.failures import Failed
 from obleth.settings import ConsoleSettings
 from shared.settings import load
 
+WIDE = 160
+"""Columns where it is no terminal, so that a line of a file is a line."""
+
 
 def top(url: str | None, interval: float, *, once: bool) -> None:
     """Draw the live state every `interval` seconds until interrupted. Raises Failed."""
     console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, WIDE)
     with _api(url) as api:
-        first = drawn(api.live())
+        first = drawn(api.live(), console.width)
         if once:
             console.print(first)
             return
@@ -56,19 +61,19 @@ def _redraw(console: Console, api: Api, interval: float, first: object) -> None:
         screen.update(first, refresh=True)  # type: ignore[arg-type]
         while True:
             time.sleep(interval)
-            screen.update(_now(api), refresh=True)  # type: ignore[arg-type]
+            screen.update(_now(api, console.width), refresh=True)  # type: ignore[arg-type]
 
 
 def _append(console: Console, api: Api, interval: float, first: object) -> None:
     console.print(first)
     while True:
         time.sleep(interval)
-        console.print(_now(api))
+        console.print(_now(api, console.width))
 
 
-def _now(api: Api) -> object:
+def _now(api: Api, width: int) -> object:
     """The picture, or why there is none: a control plane that restarts is waited for."""
     try:
-        return drawn(api.live())
+        return drawn(api.live(), width)
     except Failed as failure:
         return str(failure)

@@ -10,13 +10,15 @@ from shared.live_state import LivePool, LiveState, LiveTenant
 
 BAR_CELLS = 24
 TENANTS_SHOWN = 20
+NARROW = 72
+"""Of a terminal with fewer columns only what says who waits and why is told."""
 
 
-def drawn(state: LiveState) -> RenderableType:
-    """All of it. Names are text, whatever they look like."""
+def drawn(state: LiveState, width: int) -> RenderableType:
+    """What fits into `width` columns. Names are text, whatever they look like."""
     parts: list[RenderableType] = [_head(state)]
     for pool in state.pools:
-        parts += [Text(), _pool(pool), _tenants(pool)]
+        parts += [Text(), _pool(pool), _tenants(pool, width < NARROW)]
     if not state.pools:
         parts += [Text(), Text("nothing runs and nothing waits")]
     return Group(*parts)
@@ -56,17 +58,26 @@ def _bar(pool: LivePool) -> str:
     return f"[{filled:.<{cells}}]"
 
 
-def _tenants(pool: LivePool) -> RenderableType:
+def _tenants(pool: LivePool, is_narrow: bool) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("  tenant")
-    table.add_column("group")
-    for title in ("running", "held", "waiting", "fair", "score"):
-        table.add_column(title, justify="right")
-    table.add_column("waits for")
+    left_out = ("group", "held", "fair", "score") if is_narrow else ()
+    titles = [title for title in _COLUMNS if title not in left_out]
+    for title in titles:
+        table.add_column(
+            title,
+            justify="right" if title in _NUMBERS else "left",
+            min_width=14 if title == "waits for" else len(title),
+            no_wrap=True,
+        )
     for tenant in pool.tenants[:TENANTS_SHOWN]:
-        table.add_row(*_row(tenant))
+        row = dict(zip(_COLUMNS, _row(tenant), strict=True))
+        table.add_row(*(row[title] for title in titles))
     more = sum(group.tenants for group in pool.groups) - min(TENANTS_SHOWN, len(pool.tenants))
     return Group(table, Text(f"  and {more} more tenants")) if more > 0 else table
+
+
+_NUMBERS = ("running", "held", "waiting", "fair", "score")
+_COLUMNS = ("  tenant", "group", *_NUMBERS, "waits for")
 
 
 def _row(tenant: LiveTenant) -> list[Text]:

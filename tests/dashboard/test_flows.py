@@ -154,7 +154,7 @@ def test_a_models_affinity_is_set_and_given_back_to_the_gateway(
     page.get_by_label("Session affinity", exact=True).select_option("true")
     page.get_by_label("Hold a slot for").fill("5000")
     press(page, "Save affinity")
-    expect(page.locator("#affinity-now")).to_contain_text("on, holds 5000 ms, at most 25 %")
+    expect(page.locator("#affinity-now")).to_contain_text("on, holds 5,000 ms, at most 25 %")
     stored = product.get(path)
     assert stored["session_affinity"] == {"enabled": True, "hold_ms": 5000}
     page.get_by_label("Hold a slot for").fill("60001")

@@ -103,7 +103,7 @@ async def test_explain_says_why_a_request_would_wait(product: Product) -> None:
 @pytest.mark.parametrize(
     ("arguments", "token", "said"),
     [
-        (("top", "--once"), "wrong", "bearer"),
+        (("top", "--once"), "wrong", "does not know the token"),
         (("explain", "--key", "sk-" + "0" * 48, "--model", "m"), TOKEN, "there is no key"),
         (("top", "--once"), "", "OBLETH_VIEWER_TOKEN or OBLETH_ADMIN_TOKEN"),
     ],

@@ -62,7 +62,8 @@ function colour(name) {
   return found;
 }
 
-const clock = (secs) => new Date(secs * 1000).toLocaleTimeString("en-GB");
+/** In UTC, as every time on the pages. */
+const clock = (secs) => new Date(secs * 1000).toISOString().slice(11, 19);
 
 function axis(extra) {
   return {
@@ -90,7 +91,7 @@ function draw(place, times, lines) {
       scales: { y: { range: (_, __, most) => [0, Math.max(1, Math.ceil(most * 1.1))] } },
       axes: [axis({ space: 90, size: 26, values: (_, secs) => secs.map(clock) }), axis({ size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10000] })],
       series: [
-        { label: "at", value: (_, secs) => (secs === null ? "–" : clock(secs)) },
+        { label: "at (UTC)", value: (_, secs) => (secs === null ? "–" : clock(secs)) },
         ...lines.map((line) => ({
           label: line.label,
           stroke: line.colour,
@@ -115,7 +116,9 @@ async function followHistory() {
   if (replica) query.set("replica", replica);
   const history = await ask(`/fairshare/history?${query}`);
   const note = document.getElementById("history-note");
-  if (!history?.points.length) {
+  const isEmpty = !history?.points.length;
+  for (const place of document.querySelectorAll(".chart")) place.hidden = isEmpty;
+  if (isEmpty) {
     const off = history?.retention_ms === 0;
     note.textContent =
       history?.problem ?? (off ? "History is switched off." : "No history yet for this pool.");
