@@ -22,6 +22,8 @@ from prometheus_client.registry import Collector
 from shared.policy import UNROUTED
 
 MODES: Final = ("shared", "fallback", "split", "local")
+REPAIRS: Final = ("reclaimed", "reasserted")
+"""Kinds: what a replica held that died, and what the books had lost."""
 _WAIT_BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120)
 _POOL_GAUGES: Final = (
     ("obleth_in_flight", "Requests running.", "in_flight"),
@@ -125,6 +127,9 @@ class Metrics:
         self._repairs = self._counter(
             "obleth_repairs_total", "Counts put right that should not have been wrong.", "kind"
         )
+        for kind in REPAIRS:
+            # A counter that begins with the first repair has no increase to alert on.
+            self._repairs.labels(kind)
         self._slot_calls = self._counter(
             "obleth_slot_calls_total",
             "Calls of the scripts that keep the slots' books in Redis, by whether there was an"

@@ -73,6 +73,12 @@ def test_upstream_attempts_repairs_and_lost_usage_are_counted() -> None:
     assert value(of, "obleth_usage_rows_dropped_total") == 3
 
 
+def test_repairs_are_told_from_the_start_so_that_the_first_is_an_increase() -> None:
+    of = metrics()
+    name = "obleth_repairs_total"
+    assert [value(of, name, kind=kind) for kind in ("reclaimed", "reasserted")] == [0, 0]
+
+
 def test_calls_to_the_books_are_counted_and_timed_by_script() -> None:
     of = metrics()
     of.slots_called("claim", "answered", 0.002)
