@@ -29,6 +29,7 @@ from controlplane.dashboard.rendering import Templates
 from controlplane.dashboard.sessions import COOKIE, LIFE_SECS, Session, Sessions
 from controlplane.dashboard.visit import Page, Visit, go
 
+LOGOUT: Final = "/logout"
 FORM_TOKEN: Final = "form_token"  # noqa: S105 - a field's name
 POLICY: Final = "; ".join(
     (
@@ -51,6 +52,9 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 TOO_OLD: Final = "The form is not one of yours, or too old. Go back, load the page again and retry."
+UNSAVED: Final = (
+    "Your session has ended, and what you sent was not saved. Log in to come back to the page."
+)
 WRONG_TOKEN: Final = "This token opens nothing here."  # noqa: S105 - what is said of one
 
 
@@ -76,7 +80,7 @@ class Dashboard:
                 Route("/login", self._login, methods=["GET", "POST"]),
                 *(
                     Route(path, self._guarded(methods), methods=list(methods))
-                    for path, methods in (*PAGES, ("/logout", {"POST": self._logout}))
+                    for path, methods in (*PAGES, (LOGOUT, {"POST": self._logout}))
                 ),
             ],
             middleware=[Middleware(FixedHeaders)],
@@ -108,7 +112,8 @@ class Dashboard:
         if request.method in READING:
             if session is not None and session.role is not None:
                 return go(request, target)
-            return self._ask(request, session or self._sessions.start(None))
+            told = UNSAVED if "unsaved" in request.query_params else None
+            return self._ask(request, session or self._sessions.start(None), told)
         if session is None:
             return self._ask(request, self._sessions.start(None), TOO_OLD, 403)
         given = (await self._checked_form(request, session)).get("token", "")
@@ -173,12 +178,14 @@ class Dashboard:
     def _to_login(self, request: Request) -> Response:
         if "application/json" in request.headers.get("accept", ""):
             return Response(status_code=401)
-        page = request.url.path
         if request.method in READING:
-            page += f"?{request.url.query}" if request.url.query else ""
-        else:
-            page = "/"
-        return go(request, "/login" if page == "/" else f"/login?next={quote(page)}")
+            page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            return go(request, "/login" if page == "/" else f"/login?next={quote(page)}")
+        if request.url.path == LOGOUT:
+            return go(request, "/login")
+        form = urlsplit(request.headers.get("referer", ""))
+        page = _inside(form.path + (f"?{form.query}" if form.query else ""))
+        return go(request, f"/login?next={quote(page)}&unsaved=")
 
     async def _on_refusal(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)

@@ -207,6 +207,28 @@ def test_a_model_that_was_deleted_while_its_page_was_open_is_told(
     window.expected(404)
 
 
+def test_a_pools_page_that_is_open_tells_that_its_model_was_deleted(
+    window: Window, product: Product
+) -> None:
+    model = product.model("gone-meanwhile")
+    page = window.open(f"/fairshare?pool={model['name']}")
+    expect(page.get_by_role("heading", name="Idle")).to_be_visible()
+    product.api.delete(f"/models/{model['id']}")
+    expect(page.get_by_role("alert")).to_contain_text("There is no model gone-meanwhile")
+
+
+def test_a_session_that_ended_is_told_and_leads_back_to_the_form(new_window: OpenWindow) -> None:
+    window = new_window()
+    page = window.open("/tenants/new")
+    page.get_by_label("Name", exact=True).fill("not-saved")
+    page.context.clear_cookies()
+    press(page, "Create tenant")
+    expect(page.get_by_role("alert")).to_contain_text("was not saved")
+    page.get_by_label("Admin or viewer token").fill(ADMIN)
+    press(page, "Log in")
+    page.wait_for_url(f"{window.url}/tenants/new")
+
+
 def test_what_changed_meanwhile_is_told_and_kept(window: Window, product: Product) -> None:
     tenant, _ = product.tenant("raced")
     page = window.open(f"/tenants/{tenant['id']}")

@@ -76,7 +76,8 @@ def _pool(visit: Visit, live: Live, models: list[Json], chosen: str) -> Response
     keys: dict[str, list[Json]] = {}
     for key in pool["keys"] if pool else ():
         keys.setdefault(key["tenant_id"], []).append(key)
-    status = 200 if pool or model or not live.state else 404
+    # A page that is open follows what becomes of its pool: that it is gone is no mistake of its.
+    status = 200 if pool or model or not live.state or visit.by_htmx else 404
     return visit.page(
         "pool.html",
         status,
