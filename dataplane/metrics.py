@@ -124,12 +124,7 @@ class Metrics:
             " not held for a limit, and freed for whoever starved.",
             *("model", "event"),
         )
-        self._repairs = self._counter(
-            "obleth_repairs_total", "Counts put right that should not have been wrong.", "kind"
-        )
-        for kind in REPAIRS:
-            # A counter that begins with the first repair has no increase to alert on.
-            self._repairs.labels(kind)
+        self._repairs = self._repair_counter()
         self._slot_calls = self._counter(
             "obleth_slot_calls_total",
             "Calls of the scripts that keep the slots' books in Redis, by whether there was an"
@@ -211,6 +206,16 @@ class Metrics:
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
         return Counter(name, documentation, labels, registry=self.registry)
+
+    def _repair_counter(self) -> Counter:
+        """It is there from the start: one that began with the first repair would have no increase
+        to alert on."""
+        counter = self._counter(
+            "obleth_repairs_total", "Counts put right that should not have been wrong.", "kind"
+        )
+        for kind in REPAIRS:
+            counter.labels(kind)
+        return counter
 
     def _histogram(self, name: str, documentation: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(name, documentation, ("model",), buckets=buckets, registry=self.registry)
