@@ -316,12 +316,14 @@ class RedisModel(RedisStore):
         for key in keys[5:]:
             if not self._is_set(key):
                 self._repair(key, keys[0])
-        self._holds(keys[1], keys[2:5]).free_lapsed()
+        holds = self._holds(keys[1], keys[2:5])
+        holds.free_lapsed()
         for key in keys[5:]:
             removed.append(self._purge(key))
             leases = self._set(key)
             for id, end in leases.items():
-                leases[id] = min(end, latest)
+                if not holds.has(keys[3], id):
+                    leases[id] = min(end, latest)
         return removed
 
     def _settle(self, keys: tuple[str, ...], args: tuple[str, ...]) -> list[Any]:

@@ -7,8 +7,8 @@
 -- Safe to repeat? Yes. Two replicas may do it at once, and one that comes back asserts again what it
 --          still runs.
 -- A clock set back leaves leases that would last for hours: they are cut to the longest allowed, at
--- most 1,000 a set and call. A key of another type is deleted, and every replica counts as not
--- asserted until it has asserted again.
+-- most 1,000 a set and call; slots held for sessions may outlast those of replicas. A key of another
+-- type is deleted, and every replica counts as not asserted until it has asserted again.
 
 local MOST = 1000
 -- #include clock
@@ -40,7 +40,9 @@ for at = 6, #KEYS do
   removed[at - 5] = redis.call('ZREMRANGEBYSCORE', set, '-inf', whole(now))
   local overlong = redis.call('ZRANGEBYSCORE', set, '(' .. latest, '+inf', 'LIMIT', 0, MOST)
   for _, id in ipairs(overlong) do
-    redis.call('ZADD', set, 'XX', latest, id)
+    if not zset('ZSCORE', holds, id) then
+      redis.call('ZADD', set, 'XX', latest, id)
+    end
   end
 end
 return removed
