@@ -25,6 +25,7 @@ from dataplane.admission.announcements import (
     HoldOver,
     Listening,
     TurnCalled,
+    TurnTaken,
 )
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
@@ -229,11 +230,13 @@ class Cluster:
                 self._admission.slots_freed(pool, ceiling=ceiling)
             case TurnCalled(replica=replica) if replica == self.name:
                 self._admission.called(announcement)
-            case TurnCalled(then=then) if then == self.name:
-                self._admission.other_called(announcement, self._fleet.passes_at())
+            case TurnCalled():
+                self._admission.other_called(announcement, self._fleet.looks_at())
+            case TurnTaken():
+                self._admission.other_came(announcement)
             case HoldOver(replica, pool, key, session, why) if replica == self.name:
                 self._admission.hold_ended(HoldEnded(pool, (key, session), why))
-            case TurnCalled() | HoldOver():
+            case HoldOver():
                 pass
             case Deaf(reason):
                 log.warning("announcements_lost", detail=reason)

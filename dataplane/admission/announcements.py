@@ -1,12 +1,13 @@
 """What replicas tell each other on the announcement channel, and who listens.
 
 A message is a JSON object. `pool` with `turn`: there is a slot, and it is the turn of the replica
-named there, for a waiter of `key`, of `tenant`; `then` comes next. `pool` with `ceiling` (whether
-others than its own waiters may go on): a slot that somebody waits for was freed, and whoever claims
-first has it. `hold` with `replica` and `why`: the slot that the replica had held for a session is
-not held any more. `replica` alone: that replica came, went, or has all it holds on the books now.
-Anything else is passed over, so that a newer replica may say more. A message may be lost, doubled
-or late: it hurries what would happen anyway.
+named there, for a waiter of `key`, of `tenant`. `came` with `at`: that replica was called at the
+pool named there, and has its slot. `pool` with `ceiling` (whether others than its own waiters may
+go on): a slot that somebody waits for was freed, and whoever claims first has it. `hold` with
+`replica` and `why`: the slot that the replica had held for a session is not held any more.
+`replica` alone: that replica came, went, or has all it holds on the books now. Anything else is
+passed over, so that a newer replica may say more. A message may be lost, doubled or late: it
+hurries what would happen anyway.
 """
 
 from __future__ import annotations
@@ -39,8 +40,14 @@ class TurnCalled:
     replica: str
     tenant: str
     key: str
-    then: str
-    """Who comes next, and is to look whether it came; empty: nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTaken:
+    """`replica` was called in `pool`, and came."""
+
+    pool: str
+    replica: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +80,10 @@ class Deaf:
     reason: str
 
 
-Announcement = Freed | TurnCalled | HoldOver | ReplicaChanged | Listening | Deaf
+Announcement = Freed | TurnCalled | TurnTaken | HoldOver | ReplicaChanged | Listening | Deaf
 
 
-def parse(text: str) -> Freed | TurnCalled | HoldOver | ReplicaChanged | None:
+def parse(text: str) -> Freed | TurnCalled | TurnTaken | HoldOver | ReplicaChanged | None:
     """What a message says; None if it is not understood."""
     try:
         message = json.loads(text)
@@ -84,7 +91,9 @@ def parse(text: str) -> Freed | TurnCalled | HoldOver | ReplicaChanged | None:
         return None
     match message:
         case {"pool": str(pool), "turn": str(replica), "tenant": str(tenant), "key": str(key)}:
-            return TurnCalled(pool, replica, tenant, key, str(message.get("then", "")))
+            return TurnCalled(pool, replica, tenant, key)
+        case {"came": str(replica), "at": str(pool)}:
+            return TurnTaken(pool, replica)
         case {"pool": str(pool)}:
             return Freed(pool, message.get("ceiling") is True)
         case {"hold": str(id), "replica": str(replica), "why": str(why)}:

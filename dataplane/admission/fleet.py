@@ -31,11 +31,14 @@ log = structlog.stdlib.get_logger(__name__)
 
 RETRY_SECS: Final = (0.1, 0.25)
 """A refused claim is tried again after a random time in this range, if nothing is heard before."""
-REFRESH_SECS: Final = (0.5, 1.0)
+REFRESH_SECS: Final = (3.0, 5.0)
 """The same for one that stands in line and will be called: so that its place stays good, and a call
 that was lost is not waited for long."""
-PASS_SECS: Final = (0.001, 0.01)
-"""One whose turn it was not is tried again so soon after whoever was called is passed over."""
+LOOK_SECS: Final = (0.101, 0.15)
+"""Whoever waits tries so long after another was called that does not come: for 100 ms the books
+wait for that one."""
+ENDED_SECS: Final = (0.001, 0.01)
+"""One that waits for a hold to end tries so soon after."""
 
 _REFUSED_BY: Final = {
     Answer.POOL: RefusedBy.POOL,
@@ -156,10 +159,7 @@ class Fleet:
             return ClaimGranted(request, reply.told, more_at, reply.is_held)
         self._booked.discard(request)
         if reply.turn_at is not None:
-            if reply.wait:
-                pause = reply.wait + self._draw(*PASS_SECS)
-            else:
-                pause = self._draw(*RETRY_SECS) if reply.turn_of else self._pause(reply)
+            pause = self._draw(*RETRY_SECS) if reply.turn_of else self._pause(reply)
             retry_at = now + pause
             by = _REFUSED_BY[reply.turn_at]
             return ClaimRefused(request, by, retry_at, reply.told, reply.turn_of)
@@ -168,13 +168,13 @@ class Fleet:
             # That the pool starves is forgotten unless it is said every second.
             pause = self._draw(*RETRY_SECS)
         if reply.hold_ends is not None:
-            pause = min(pause, reply.hold_ends + self._draw(*PASS_SECS))
+            pause = min(pause, reply.hold_ends + self._draw(*ENDED_SECS))
         retry_at = now + pause
         return ClaimRefused(request, _REFUSED_BY[reply.answer], retry_at, reply.told)
 
-    def passes_at(self) -> float:
-        """When one who was called elsewhere just now may be passed over, and not all at once."""
-        return asyncio.get_running_loop().time() + self._draw(*RETRY_SECS)
+    def looks_at(self) -> float:
+        """When to look whether a replica that is called just now has come; not all at once."""
+        return asyncio.get_running_loop().time() + self._draw(*LOOK_SECS)
 
     def _pause(self, reply: Reply) -> float:
         stands_in_line = reply.told is not None and self.is_listening

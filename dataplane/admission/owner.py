@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from dataplane.admission.affinity import in_force
-from dataplane.admission.announcements import TurnCalled
+from dataplane.admission.announcements import TurnCalled, TurnTaken
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.permit import Ask, Permit
 from dataplane.admission.replica import Stance
@@ -54,6 +54,7 @@ from dataplane.scheduler.events import (
     KeyGone,
     Left,
     OtherCalled,
+    OtherCame,
     PoolChanged,
     PoolGone,
     PoolPolicy,
@@ -215,9 +216,13 @@ class Admission:
         """It is this replica's turn."""
         self._post(TurnCome(call.pool, (call.tenant, call.key)))
 
-    def other_called(self, call: TurnCalled, retry_at: float) -> None:
+    def other_called(self, call: TurnCalled, look_at: float) -> None:
         """It is another's turn, who is waited for until then."""
-        self._post(OtherCalled(call.pool, retry_at))
+        self._post(OtherCalled(call.pool, call.replica, look_at))
+
+    def other_came(self, taken: TurnTaken) -> None:
+        """Another whose turn it was has its slot."""
+        self._post(OtherCame(taken.pool, taken.replica))
 
     def slots_freed(self, pool: str, *, ceiling: bool) -> None:
         """A slot is to be had; with `ceiling` one that others than its pool want."""

@@ -3,13 +3,17 @@ replica's own is free, or until a moment has passed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from dataplane.scheduler.books import Books
-from dataplane.scheduler.events import OtherCalled, RefusedBy, TurnCome
+from dataplane.scheduler.events import OtherCalled, OtherCame, RefusedBy, TurnCome
 from dataplane.scheduler.fairness import Node
-from dataplane.scheduler.retries import Retries, Whose
+from dataplane.scheduler.moments import Moments
 from dataplane.scheduler.state import Pool, Slot
+
+Whose = tuple[Pool | None, Node | None]
+"""A pool's tenant or key, a pool, or everybody."""
 
 
 class Blocks:
@@ -19,18 +23,27 @@ class Blocks:
         self._books: Final = books
         self.is_everybody = False
         """The fleet is at its ceiling, or cannot be asked: nobody claims for a moment."""
-        self.retries: Final = Retries()
+        self._retries: Final = Moments[Whose]()
+        self._looks: Final = Moments[tuple[str, str]]()
+        """Pools, and the replicas that were called there."""
+
+    def wake_at(self) -> Iterator[float]:
+        """When something may be due."""
+        for moments in (self._retries, self._looks):
+            if moments.next is not None:
+                yield moments.next
 
     def put(self, slot: Slot, by: RefusedBy, retry_at: float) -> None:
         """Whoever was refused claims nothing more for now."""
         pool = slot.pool
         pool.was_refused = True
+        if pool.was_called and by in (RefusedBy.POOL, RefusedBy.TENANT, RefusedBy.KEY):
+            # It was called after the refusal, for all that is known.
+            pool.was_called = False
+            return
         whose: Whose = (pool, None)
         match by:
             case RefusedBy.POOL:
-                if pool.was_called:
-                    pool.was_called = False
-                    return
                 pool.blocked = True
             case RefusedBy.TENANT | RefusedBy.KEY:
                 node = slot.key.tenant if by is RefusedBy.TENANT else slot.key
@@ -41,7 +54,7 @@ class Blocks:
             case RefusedBy.CEILING | RefusedBy.NOBODY:
                 self.is_everybody = True
                 whose = (None, None)
-        self.retries.put(whose, retry_at)
+        self._retries.put(whose, retry_at)
         self._books.refresh(pool)
 
     def granted(self, slot: Slot) -> None:
@@ -50,7 +63,7 @@ class Blocks:
 
     def lift(self, pool: Pool | None, node: Node | None = None) -> None:
         """These may claim again."""
-        self.retries.drop((pool, node))
+        self._retries.drop((pool, node))
         if pool is None:
             self.is_everybody = False
         elif node is None:
@@ -68,12 +81,17 @@ class Blocks:
 
     def lift_due(self, now: float) -> None:
         """Those who may by now."""
-        for pool, node in self.retries.due(now):
+        for pool, node in self._retries.due(now):
             self.lift(pool, node)
+        for id, _ in self._looks.due(now):
+            self.lift(None)
+            if id in self._books.pools:
+                self.lift(self._books.pools[id])
 
     def lift_all(self) -> None:
         """Everybody may, whatever was refused before."""
-        self.retries.clear()
+        self._retries.clear()
+        self._looks.clear()
         self.is_everybody = False
         for pool in self._books.pools.values():
             pool.was_refused = False
@@ -104,10 +122,11 @@ class Blocks:
 
     def other_called(self, event: OtherCalled) -> None:
         """The fleet calls somebody else."""
-        pool = self._books.pools.get(event.pool)
-        if pool is not None and pool.waiting:
-            self.retries.hurry((pool, None), event.retry_at)
-            self.retries.hurry((None, None), event.retry_at)
+        self._looks.put((event.pool, event.replica), event.look_at)
+
+    def other_came(self, event: OtherCame) -> None:
+        """Whom the fleet called has come."""
+        self._looks.drop((event.pool, event.replica))
 
     def turn_come(self, event: TurnCome) -> None:
         """The fleet calls a tenant that waits here."""
@@ -115,10 +134,15 @@ class Blocks:
         if pool is None:
             return
         pool.was_called = pool.claiming > 0
-        pool.turn_of = event.turn_of
-        tenant = pool.tenants.get(event.turn_of[0])
+        self.redirect(pool, event.turn_of)
+        self.lift(None)
+        self.lift(pool)
+
+    def redirect(self, pool: Pool, turn_of: tuple[str, str]) -> None:
+        """It is the turn of this tenant and key, who are at no cap then, whatever was said."""
+        pool.turn_of = turn_of
+        tenant = pool.tenants.get(turn_of[0])
         if tenant is not None:
             for node in (tenant, *tenant.keys.nodes.values()):
                 self.lift(pool, node)
-        self.lift(None)
-        self.lift(pool)
+        self._books.refresh(pool)

@@ -47,10 +47,9 @@ class Books:
 
     def slots(self, pool: Pool, ceiling: int) -> int:
         """The slots of a pool that shares are cut from: as many as it has, or as the ceiling leaves
-        it."""
-        taken = pool.occupied + pool.elsewhere.taken
-        left = max(0, ceiling - self.occupied - self._elsewhere.taken)
-        return max(1, min(pool.size, taken + left))
+        it, which is what the other pools do not take up."""
+        others = self.occupied - pool.occupied + self._elsewhere.taken - pool.elsewhere.taken
+        return max(1, min(pool.size, max(pool.occupied, ceiling - others)))
 
     def has_room(self, pool: Pool, key: Key, ceiling: int) -> bool:
         """Whether no limit stands against one more request of a key."""

@@ -195,10 +195,19 @@ class TurnCome:
 
 @dataclass(frozen=True, slots=True)
 class OtherCalled:
-    """It is another replica's turn, and this one comes next: it looks whether the other came."""
+    """It is another replica's turn; if it has not come by then, this one tries at `look_at`."""
 
     pool: str
-    retry_at: float
+    replica: str
+    look_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCame:
+    """A replica whose turn it was has its slot."""
+
+    pool: str
+    replica: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +257,7 @@ Event = (
     | Closing
     | TurnCome
     | OtherCalled
+    | OtherCame
     | FleetSeen
     | Woken
 )

@@ -14,6 +14,7 @@ bounded by the pool's size and not by how many wait.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final, Protocol
 
@@ -27,6 +28,9 @@ EVERYONE: Final = ""
 
 GROUPS_MAX: Final = 4
 """Groups of which a replica tells the others who may come first."""
+TENANTS_MAX: Final = 4
+"""Tenants of each that it tells of, in order, and as many that are at their caps for all it knows:
+for how long is for the fleet to say."""
 
 
 class Order(Protocol):
@@ -44,8 +48,7 @@ class Order(Protocol):
         ...
 
     def candidates(self, groups: Level[Group], slots: int) -> list[Tenant]:
-        """The tenants of whom one comes first, whatever the other replicas did meanwhile: at most
-        twice `GROUPS_MAX`."""
+        """The tenants of whom one comes first, whatever the other replicas did meanwhile."""
         ...
 
     def shares(self, tenant: Tenant, slots: int) -> tuple[int, int] | None:
@@ -74,11 +77,9 @@ class Hierarchical:
         found: dict[str, Tenant] = {}
         for group in islice(groups.in_order(), GROUPS_MAX):
             part = groups.shares.of(group.weight, group.name, slots)
-            first = group.tenants.first()
             under = (each for each in group.tenants.in_order() if _under_share(each, part))
-            for tenant in (first, next(under, None)):
-                if tenant is not None:
-                    found[tenant.id] = tenant
+            for tenant in (*_first_few(group), *islice(under, 1)):
+                found[tenant.id] = tenant
         return list(found.values())
 
     def shares(self, tenant: Tenant, slots: int) -> tuple[int, int] | None:
@@ -98,8 +99,8 @@ class Weighted:
         return _first_by_score(groups)
 
     def candidates(self, groups: Level[Group], slots: int) -> list[Tenant]:
-        tenant = _first_by_score(groups)
-        return [] if tenant is None else [tenant]
+        group = groups.first()
+        return [] if group is None else list(_first_few(group))
 
     def shares(self, tenant: Tenant, slots: int) -> tuple[int, int] | None:
         return None
@@ -107,6 +108,19 @@ class Weighted:
 
 def _under_share(node: Node, slots: int) -> bool:
     return node.level.shares.under(node.weight, node.name, slots, node.taken)
+
+
+def _first_few(group: Group) -> Iterator[Tenant]:
+    """The first tenants of a group, those at their caps told apart."""
+    room = {False: TENANTS_MAX, True: TENANTS_MAX}
+    for tenant in group.tenants.in_order():
+        cap = tenant.configured_cap
+        is_capped = cap is not None and tenant.taken >= cap
+        room[is_capped] -= 1
+        if room[is_capped] >= 0:
+            yield tenant
+        if not room[False]:
+            return
 
 
 def _first_by_score(groups: Level[Group]) -> Tenant | None:

@@ -32,6 +32,7 @@ from dataplane.scheduler.events import (
     KeyGone,
     Left,
     OtherCalled,
+    OtherCame,
     PoolChanged,
     PoolGone,
     RefusedBy,
@@ -126,14 +127,12 @@ class Scheduler:
         return (release_of(n, slot) for n, slot in self._slots.items() if slot.claimed_by is None)
 
     def wake_at(self) -> float | None:
-        """When `Woken` is due if nothing else happens before; None: never."""
-        times = list(self._sessions.wake_at())
+        """When `Woken` is due if nothing happens before; None: never."""
+        times = [*self._sessions.wake_at(), *self._blocks.wake_at()]
         if self._waiting:
             times.append(next(iter(self._waiting.values())).arrived_at + self._timeout)
         if self._books.idle:
             times.append(next(iter(self._books.idle.values())) + self._pool_idle)
-        if self._blocks.retries.next is not None:
-            times.append(self._blocks.retries.next)
         return min(times, default=None)
 
     # The one door
@@ -165,6 +164,8 @@ class Scheduler:
                 self._blocks.turn_come(event)
             case OtherCalled():
                 self._blocks.other_called(event)
+            case OtherCame():
+                self._blocks.other_came(event)
             case FleetSeen():
                 if self._claims:
                     self._books.see(event)
@@ -414,7 +415,7 @@ class Scheduler:
         self._admit(waiter, now, held=event.held)
         if slot.is_hold_only:
             return
-        pool.was_called = pool.was_redirected = False
+        pool.was_redirected = False
         if not pool.waiting:
             pool.was_refused = False
         elif event.more_at is not None:
@@ -440,11 +441,10 @@ class Scheduler:
                 self._turns.learn(slot, event.told)
         if event.by is RefusedBy.NO_HOLD:
             return
-        is_redirected = event.turn_of is not None and not pool.was_redirected
-        pool.was_redirected = is_redirected
-        if self._claims and is_redirected:
-            pool.turn_of = event.turn_of
-            self._books.refresh(pool)
+        turn_of = None if pool.was_redirected else event.turn_of
+        pool.was_redirected = turn_of is not None
+        if self._claims and turn_of is not None:
+            self._blocks.redirect(pool, turn_of)
         elif self._claims:
             # Whoever has then waited too long says so at once, so that what is held is freed.
             self._blocks.put(slot, event.by, min(event.retry_at, self._sessions.late_at(pool)))

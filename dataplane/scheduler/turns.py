@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -11,10 +12,12 @@ from dataplane.scheduler.fairness import SCORE_UNIT
 from dataplane.scheduler.holds import HoldTerms, StepEnd
 from dataplane.scheduler.order import Order
 from dataplane.scheduler.standing import Rank, Standing, Told, Turn
-from dataplane.scheduler.state import Pool, Slot, Tenant, Waiter
+from dataplane.scheduler.state import Key, Pool, Slot, Tenant, Waiter
 
+KEYS_MAX: Final = 4
+"""Keys of a tenant that a replica tells of."""
 BLOCKED_MAX: Final = 4
-"""Tenants and keys at their caps that a replica tells of."""
+"""Tenants and keys that the fleet said are at their caps, of whom it tells."""
 
 
 class Turns:
@@ -50,12 +53,11 @@ class Turns:
         measure, cut from the same `slots`; they include those at their caps, since for how long
         they are is for the fleet to say."""
         pool = slot.pool
-        waiters = [_first_of(pool, each) for each in self._order.candidates(pool.groups, slots)]
-        for key in islice(pool.blocked_nodes.values(), BLOCKED_MAX):
-            waiter = pool.head(key)
-            if waiter is not None and waiter not in waiters:
-                waiters.append(waiter)
-        others = tuple(self.standing(waiter, slots, now) for waiter in waiters)
+        tenants = self._order.candidates(pool.groups, slots)
+        named = dict.fromkeys(key for each in tenants for key in _up_to_uncapped(each))
+        named |= dict.fromkeys(islice(pool.blocked_nodes.values(), BLOCKED_MAX))
+        heads = (pool.head(key) for key in named)
+        others = tuple(self.standing(each, slots, now) for each in heads if each is not None)
         return Turn(standing, slot.charges, others)
 
     def learn(self, slot: Slot, told: Told) -> None:
@@ -72,6 +74,15 @@ def _called(pool: Pool, tenant_id: str, key_id: str) -> Waiter | None:
     tenant = pool.tenants.get(tenant_id)
     key = None if tenant is None or tenant.entry is None else tenant.keys.nodes.get(key_id)
     return None if key is None or key.entry is None else pool.head(key)
+
+
+def _up_to_uncapped(tenant: Tenant) -> Iterator[Key]:
+    """The keys of a tenant of which one comes first: those before the first that has no cap may be
+    at theirs."""
+    for key in islice(tenant.keys.in_order(), KEYS_MAX):
+        yield key
+        if key.configured_cap is None:
+            return
 
 
 def _first_of(pool: Pool, tenant: Tenant) -> Waiter:

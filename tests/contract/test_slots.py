@@ -348,7 +348,7 @@ async def test_a_mark_is_forgotten_when_nobody_tries_again(
     one, two = pair
     await answers(one, [], [claim("a", pool_size=1)])
     await answers(two, [], [claim("b", pool_size=1)])
-    await world.passes(6)
+    await world.passes(9)
     await answers(one, [held("a")], [])
     assert await world.announced() == []
 

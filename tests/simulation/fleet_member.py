@@ -14,7 +14,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from dataplane import neighbours, picture
 from dataplane.admission import Admission, Ask, Limits, Permit
-from dataplane.admission.announcements import Announcement, Freed, HoldOver, TurnCalled, parse
+from dataplane.admission.announcements import (
+    Announcement,
+    Freed,
+    HoldOver,
+    TurnCalled,
+    TurnTaken,
+    parse,
+)
 from dataplane.admission.fleet import Fleet
 from dataplane.admission.heartbeat import Heartbeat
 from dataplane.admission.replica import Mode, ReplicaSettings, Stance
@@ -23,7 +30,12 @@ from dataplane.admission.slots.redis import RedisSlots
 from dataplane.errors import Refusal
 from dataplane.live_view import ReplicaView
 from dataplane.scheduler.effects import Claim
-from dataplane.scheduler.events import ClaimGranted, ClaimRefused, HoldAnswered, HoldEnded
+from dataplane.scheduler.events import (
+    ClaimGranted,
+    ClaimRefused,
+    HoldAnswered,
+    HoldEnded,
+)
 from shared.policy import AffinityPolicy, KeyPolicy, ModelPolicy
 from shared.redis_keys import SlotKeys
 from tests.simulation.fleet_network import Link, Server
@@ -267,8 +279,10 @@ class Member:
             self.admission.slots_freed(said.pool, ceiling=said.ceiling)
         elif isinstance(said, TurnCalled) and said.replica == self.name:
             self.admission.called(said)
-        elif isinstance(said, TurnCalled) and said.then == self.name:
-            self.admission.other_called(said, self.fleet.passes_at())
+        elif isinstance(said, TurnCalled):
+            self.admission.other_called(said, self.fleet.looks_at())
+        elif isinstance(said, TurnTaken):
+            self.admission.other_came(said)
         elif isinstance(said, HoldOver) and said.replica == self.name:
             self.admission.hold_ended(HoldEnded(said.pool, (said.key, said.session), said.why))
         if said is not None:

@@ -173,17 +173,18 @@ def a_refused_claim_is_tried_again_only_when_something_is_heard(
 
 
 def a_request_waits_for_ever(patch: pytest.MonkeyPatch) -> None:
-    pass_time = Scheduler._pass_time
+    def patiently(do: Callable[..., Any]) -> Callable[..., Any]:
+        def patient(self: Any, *now: float) -> Any:
+            waiting, self._waiting = self._waiting, type(self._waiting)()
+            try:
+                return do(self, *now)
+            finally:
+                self._waiting = waiting
 
-    def patient(self: Scheduler, now: float) -> None:
-        waiting, self._waiting = self._waiting, type(self._waiting)()
-        try:
-            pass_time(self, now)
-        finally:
-            self._waiting = waiting
+        return patient
 
-    patch.setattr(Scheduler, "_pass_time", patient)
-    patch.setattr(Scheduler, "wake_at", lambda self: self._retries[0][0] if self._retries else None)
+    for name in ("_pass_time", "wake_at"):
+        patch.setattr(Scheduler, name, patiently(getattr(Scheduler, name)))
 
 
 MISTAKES: Final[list[tuple[Mistake, str]]] = [

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.line_model import first, second, served_of
+from tests.simulation.line_model import SAME, Waiting, first, served_of
 
 if TYPE_CHECKING:
     from tests.simulation.redis_model import RedisModel
@@ -72,8 +72,12 @@ class Holds:
         if is_unordered:
             self._model.publish({"pool": pool, "ceiling": limit == "ceiling"})
         best = first(places) or first(places, passed=True)
-        if best is not None and best.place.name not in know:
-            lines.call(line, best, second(best))
+        known: Waiting | None = None
+        for each in places:
+            if each.place.name in know and (known is None or each.rank.comes_before(known.rank, 0)):
+                known = each
+        if best is not None and (known is None or best.rank.comes_before(known.rank, SAME)):
+            lines.call(line, best)
             know.add(best.place.name)
         return best is not None
 

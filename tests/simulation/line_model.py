@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-FRESH: Final = 5000
+FRESH: Final = 8000
 CALLED: Final = 100
 PASSED: Final = 250
 SAME: Final = 100
@@ -70,7 +70,6 @@ class Waiting:
     place: Place
     rank: Rank
     is_passed: bool
-    all: list[Waiting]
 
 
 class Lines:
@@ -84,15 +83,16 @@ class Lines:
         passed = 0 if before is None else before.passed
         self._write(line, Place(replica, self._hashes.now, 0, passed, text))
 
-    def step_out(self, line: str, replica: str) -> None:
+    def step_out(self, line: str, replica: str) -> bool:
         before = self._place_of(line, replica)
         if before is None:
-            return
+            return False
         now = self._hashes.now
         if self._is_passed(before):
             self._write(line, Place(replica, now, 0, before.passed, "-"))
         else:
             self._hashes.remove(line, f"r:{replica}")
+        return before.called > 0
 
     def best_of(
         self, served: str, pool: str, text: str, at: int, turns: dict[str, int]
@@ -148,7 +148,7 @@ class Lines:
             elif place.text != "-":
                 rank = self.best_of(served, pool, place.text, place.at, turns)
                 if rank is not None:
-                    found.append(Waiting(place, rank, self._is_passed(place), found))
+                    found.append(Waiting(place, rank, self._is_passed(place)))
         return found, is_unordered, turns
 
     def is_waited_for(self, line: str) -> bool:
@@ -160,16 +160,14 @@ class Lines:
                     return True
         return False
 
-    def call(self, line: str, who: Waiting, after: Waiting | None) -> None:
+    def call(self, line: str, who: Waiting) -> None:
         if who.place.called:
             return
         who.place = replace(who.place, called=self._hashes.now)
         self._write(line, who.place)
         rank, name = who.rank, who.place.name
         tenant, key = rank.who
-        message: dict[str, object] = {"pool": rank.pool, "turn": name, "tenant": tenant}
-        then = "" if after is None else after.place.name
-        self._hashes.publish({**message, "key": key, "then": then})
+        self._hashes.publish({"pool": rank.pool, "turn": name, "tenant": tenant, "key": key})
 
     def _is_passed(self, place: Place) -> bool:
         return place.passed > 0 and (
@@ -191,12 +189,10 @@ class Lines:
         self._hashes.live(line, LIFE)
 
 
-def first(
-    places: list[Waiting], but: str | None = None, *, passed: bool = False, nor: str | None = None
-) -> Waiting | None:
+def first(places: list[Waiting], but: str | None = None, *, passed: bool = False) -> Waiting | None:
     best: Waiting | None = None
     for each in places:
-        if each.place.name in (but, nor) or each.is_passed != passed:
+        if each.place.name == but or each.is_passed != passed:
             continue
         is_first = best is None or each.rank.comes_before(best.rank, 0)
         if is_first or (
@@ -211,7 +207,3 @@ def first(
 def served_of(value: str | None, floor: float) -> tuple[float, int]:
     score, taken = (value or "0 0").split()
     return max(float(score), floor), int(taken)
-
-
-def second(best: Waiting, replica: str | None = None) -> Waiting | None:
-    return first(best.all, best.place.name, nor=replica)

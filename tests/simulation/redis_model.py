@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dataplane.scripts import ScriptCall
 from tests.simulation.holds_model import RUNNING, STARVING, Holds, Step
-from tests.simulation.line_model import CALLED, SAME, Lines, Rank, Waiting, first, second
+from tests.simulation.line_model import SAME, Lines, Rank, Waiting, first
 from tests.simulation.redis_store import RedisStore
 
 LIMITS: Final = ("pool", "ceiling", "tenant", "key")
@@ -146,7 +146,7 @@ class RedisModel(RedisStore):
                     mine = self._best_of_others(served, name, others)
                     best = self._ahead(pool_line, served, name, mine, replica)
                     if best is not None:
-                        order.call(pool_line, best, second(best))
+                        order.call(pool_line, best)
                 held_in = shared[4] if by == "ceiling" else keys[8]
                 ends = self._holds(shared[1], shared[3:6]).next_end(held_in)
                 return [by, ends, "", "", "", *_told(rank)]
@@ -157,12 +157,9 @@ class RedisModel(RedisStore):
             if mine is not None:
                 mine.turn = rank.turn
             if best is not None and (mine is None or best.rank.comes_before(mine, SAME)):
-                after = second(best, replica)
-                is_next = after is None or not after.rank.comes_before(rank, 0)
-                order.call(line, best, None if is_next else after)
+                order.call(line, best)
                 order.stand(line, replica, _both(standing, others))
-                left = max(1, CALLED - (self.now - best.place.called)) if is_next else 0
-                return ["not_your_turn", str(left), by, "", "", *_told(rank)]
+                return ["not_your_turn", "0", by, "", "", *_told(rank)]
         if mine is not None and rank is not None and mine.comes_before(rank, SAME):
             order.stand(pool_line, replica, _both(standing, others))
             return ["not_your_turn", "0", "pool", *mine.who, *_told(rank)]
@@ -174,8 +171,9 @@ class RedisModel(RedisStore):
             turn = int(self.hash_of(shared[3]).get("n", "0")) + 1
             self.write(shared[3], "n", str(turn))
             self.write(shared[3], f"p:{name}", str(turn))
-        order.step_out(pool_line, replica)
-        order.step_out(shared[3], replica)
+        has_come = [order.step_out(line, replica) for line in (pool_line, shared[3])]
+        if any(has_come):
+            self.publish({"came": replica, "at": name})
         more = self._is_more(limits, served, name, replica, others)
         return ["granted", str(int(more)), "", "", "", *_told(rank)]
 
@@ -214,9 +212,10 @@ class RedisModel(RedisStore):
         pool_line = limits[0][3]
         mine = self._best_of_others(served, name, others)
         best = self._ahead(pool_line, served, name, mine, replica)
-        if best is None:
+        if best is None and not (others and mine is None):
             return True
-        self.lines.call(pool_line, best, second(best))
+        if best is not None:
+            self.lines.call(pool_line, best)
         self._stand_for(pool_line, replica, others)
         return False
 

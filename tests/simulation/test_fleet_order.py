@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.simulation.fleet_order import any_course, judge, live, skewed, with_newcomer
+from tests.simulation.fleet_order import any_course, judge, live, skewed, with_newcomer, worst_share
 
 MOST_CALLS = 2.0
 MOST_IDLE = 0.01
@@ -30,12 +30,15 @@ def test_where_whoever_claims_first_goes_a_replica_keeps_the_slots_it_frees() ->
     assert judge(course, order=False).worst_share > 0.2
 
 
-@pytest.mark.parametrize("seed", range(8))
+# One that is short, and those that once were served otherwise: named in the order in which that was
+# found to be for tenants at their caps (55, 48, 24), a ceiling (40) and siblings not named (19);
+# and those that need the most claims: four replicas at a slow pool (1), and caps (47).
+@pytest.mark.parametrize("seed", [7, 55, 48, 24, 40, 19, 1, 47])
 def test_any_fleet_serves_as_one_replica_would(seed: int) -> None:
     verdict = judge(any_course(seed))
     assert verdict.worst_share <= 0.05, verdict
     assert verdict.late_secs <= 0, verdict
-    assert verdict.calls <= MOST_CALLS + verdict.refreshes, verdict
+    assert verdict.calls <= MOST_CALLS, verdict
     assert verdict.idle <= MOST_IDLE, verdict
 
 
@@ -56,10 +59,13 @@ def test_a_replica_that_is_killed_is_waited_for_once() -> None:
     assert max(gaps[: len(gaps) // 2]) <= 1.5
 
 
-def test_answers_that_are_lost_cost_little_fairness() -> None:
-    verdict = judge(replace(skewed("hierarchical", 2, grants=450), reply_lost=0.001))
-    # A lost answer is an outage: for some seconds each replica goes by its part of the limit.
-    assert verdict.worst_share <= 0.05, verdict
+def test_an_answer_that_is_lost_costs_the_order_no_longer_than_it_takes_to_come_back() -> None:
+    course = replace(skewed("hierarchical", 2, grants=900), reply_lost=0.001)
+    one, fleet = live(course, fleet=False), live(course, fleet=True)
+    # Each is an outage: for about a second a replica goes by its own part of the limit.
+    assert fleet.apart
+    assert len(fleet.apart) <= len(fleet.grants) / 4
+    assert worst_share(one, fleet) <= 0.05
 
 
 def test_a_newcomer_starts_level_with_the_others_at_whichever_replica_it_comes_in() -> None:

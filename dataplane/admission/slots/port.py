@@ -61,8 +61,6 @@ class Reply:
     """The limit at which it was not its turn."""
     turn_of: tuple[str, str] | None = None
     """The tenant and key whose turn it is instead, if they wait at this replica."""
-    wait: float = 0.0
-    """Seconds after which whoever was called instead is passed over; 0: another looks to that."""
     told: Told | None = None
 
 

@@ -36,7 +36,6 @@ def reply(reply: Sequence[str]) -> Reply:
         hold_ends=ends,
         turn_at=turn_at,
         turn_of=(tenant, key) if key else None,
-        wait=0.0 if turn_at is None else int(number) / 1000,
         told=_told(told) if told else None,
     )
 

@@ -67,8 +67,13 @@ class Replica:
         self.number += 1
         return self.do(Arrived(self.number, pool or self.pool, key, tokens, session))
 
-    def refuse(self, request: int, by: RefusedBy = RefusedBy.POOL) -> list[Effect]:
-        return self.do(ClaimRefused(request, by, self.now + 0.2))
+    def refuse(
+        self,
+        request: int,
+        by: RefusedBy = RefusedBy.POOL,
+        turn_of: tuple[str, str] | None = None,
+    ) -> list[Effect]:
+        return self.do(ClaimRefused(request, by, self.now + 0.2, turn_of=turn_of))
 
 
 def claims(effects: list[Effect]) -> list[int]:

@@ -16,13 +16,11 @@
 --          the pool for too long to be passed (1 or 0): it counts unless tenant or key of the claim
 --          run as many as they may, since what is held there would do nobody good.
 -- Returns: a list a claim: one of granted, not_live, not_your_turn, no_hold or the limit that is
---          reached; if granted whether there is a slot for the replica's next (1 or 0), if it was
---          not its turn in how many ms who was called is passed over (0: somebody else
---          is to look), if a limit is reached in
---          how many ms a slot is not held any more (0: none is); the limit at which it was not
---          its turn, or held if it took such a slot, and the tenant
---          and key whose turn it is if they are the replica's own. Then, for one that goes by the order, the
---          scores of group, tenant and key, and the slots that group and tenant have taken.
+--          reached; if granted whether there is a slot for the replica's next (1 or 0), if a limit
+--          is reached in how many ms a slot is not held any more (0: none is); the limit at which
+--          it was not its turn, or held if it took such a slot, and the tenant and key whose turn
+--          it is if they are the replica's own. Then, for one that goes by the order, the scores of
+--          group, tenant and key, and the slots that group and tenant have taken.
 -- Safe to repeat? Yes. An id that is on the books is granted and nothing changes.
 
 -- #include clock
@@ -236,7 +234,7 @@ local function claim(keys_at, args_at)
         keep(served, lease)
         local best = ahead(line, served, name, best_of_others(served, name, others))
         if best then
-          call(line, channel, best, second(best))
+          call(line, channel, best)
         end
       end
       return answered(by, next_end(by == 'ceiling' and holds or pool_holds), '', rank)
@@ -250,12 +248,9 @@ local function claim(keys_at, args_at)
       mine.turn = rank.turn
     end
     if best and (not mine or comes_before(best.rank, mine, SAME)) then
-      local after = second(best, replica)
-      local is_next = not after or not comes_before(after.rank, rank, 0)
-      call(line, channel, best, not is_next and after)
+      call(line, channel, best)
       stand(line, replica, both(standing, others))
-      local left = math.max(1, CALLED - (now - best.place.called))
-      return answered('not_your_turn', is_next and whole(left) or '0', by, rank)
+      return answered('not_your_turn', '0', by, rank)
     end
   end
   if rank and mine and comes_before(mine, rank, SAME) then
@@ -271,8 +266,11 @@ local function claim(keys_at, args_at)
   if redis.call('EXISTS', line_all) == 1 then
     redis.call('HSET', line_all, 'p:' .. name, redis.call('HINCRBY', line_all, 'n', 1))
   end
-  step_out(pool_line, replica)
-  step_out(line_all, replica)
+  local has_come = step_out(pool_line, replica)
+  has_come = step_out(line_all, replica) or has_come
+  if has_come then
+    redis.call('PUBLISH', channel, cjson.encode({ came = replica, at = name }))
+  end
 
   local is_room = true
   for at = 1, 2 do
@@ -281,11 +279,14 @@ local function claim(keys_at, args_at)
       stand_for(limits[at][4], others)
     end
   end
-  -- The next slot may be somebody else's, who need not have been called for it.
+  -- The next slot may be somebody else's, who need not have been called for it, or of no use to the
+  -- replica's own, who are all at their caps.
   mine = best_of_others(served, name, others)
   local best = is_room and ahead(pool_line, served, name, mine)
   if best then
-    call(pool_line, channel, best, second(best))
+    call(pool_line, channel, best)
+  end
+  if is_room and (best or mine == nil) then
     stand_for(pool_line, others)
     is_room = false
   end

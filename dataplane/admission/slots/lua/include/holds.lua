@@ -43,7 +43,18 @@ local function settle(served, sets, names, refund)
   end
 end
 
--- Tell whoever comes first in a line, unless it is among those who know already.
+-- The one of those who know already that comes first in a line.
+local function first_to_know(places, know)
+  local best
+  for _, each in ipairs(places) do
+    if know[each.place.name] and (not best or comes_before(each.rank, best.rank, 0)) then
+      best = each
+    end
+  end
+  return best
+end
+
+-- Tell whoever comes first in a line, unless one who knows already would go before it.
 local function announce(line, served, pool, know)
   local places, is_unordered = waiting(line, served, pool)
   if is_unordered then
@@ -51,8 +62,9 @@ local function announce(line, served, pool, know)
     redis.call('PUBLISH', channel, cjson.encode(message))
   end
   local best = first(places) or first(places, nil, true)
-  if best and not know[best.place.name] then
-    call(line, channel, best, second(best))
+  local known = first_to_know(places, know)
+  if best and not (known and not comes_before(best.rank, known.rank, SAME)) then
+    call(line, channel, best)
     know[best.place.name] = true
   end
   return best ~= nil

@@ -7,7 +7,7 @@
 -- key is at its cap is left out until it is not.
 
 -- A place is good for this long; whoever stands in line claims again before it is over.
-local FRESH = 5000
+local FRESH = 8000
 -- Whoever is called is waited for this long. If it does not come, nobody waits for it until it has
 -- claimed again, and for this long at least; it is called all the same if there is nobody else.
 local CALLED, PASSED = 100, 250
@@ -56,7 +56,7 @@ local function stand(line, replica, text)
   write(line, { name = replica, at = now, called = 0, passed = passed, text = text })
 end
 
--- It goes; that it did not come when called is remembered.
+-- It goes; that it did not come when called is remembered. Returns whether it was called and came.
 local function step_out(line, replica)
   local before = place_of(line, replica)
   if before and is_passed(before) then
@@ -64,6 +64,7 @@ local function step_out(line, replica)
   elseif before then
     redis.call('HDEL', line, 'r:' .. replica)
   end
+  return before and before.called > 0
 end
 
 -- Score and slots taken of a group or tenant as written in `served`; a score is never below the
@@ -165,7 +166,7 @@ local function waiting(line, served, pool)
         local rank = best_of(served, pool, place.text, place.at, turns)
         if rank then
           local passed = is_passed(place)
-          table.insert(places, { place = place, rank = rank, is_passed = passed, all = places })
+          table.insert(places, { place = place, rank = rank, is_passed = passed })
         end
       end
     end
@@ -173,12 +174,12 @@ local function waiting(line, served, pool)
   return places, is_unordered, turns
 end
 
--- Whoever comes first of all but one or two: of those that may be waited for, or of the others.
-local function first(places, but, passed, nor)
+-- Whoever comes first of all but one: of those that may be waited for, or of the others.
+local function first(places, but, passed)
   local best
   for _, each in ipairs(places) do
     local name = each.place.name
-    if name ~= but and name ~= nor and each.is_passed == (passed or false) then
+    if name ~= but and each.is_passed == (passed or false) then
       local is_first = not best or comes_before(each.rank, best.rank, 0)
       if is_first or each.place.name < best.place.name and not comes_before(best.rank, each.rank, 0) then
         best = each
@@ -188,14 +189,8 @@ local function first(places, but, passed, nor)
   return best
 end
 
--- Who comes after the best, the replica itself aside.
-local function second(best, replica)
-  return first(best.all, best.place.name, false, replica)
-end
-
--- It is the turn of somebody's waiter: tell it, once, and whoever comes next, who is to look whether
--- it came.
-local function call(line, channel, best, after)
+-- It is the turn of somebody's waiter: tell it, and the others, who look whether it comes, once.
+local function call(line, channel, best)
   if best.place.called > 0 then
     return
   end
@@ -203,6 +198,5 @@ local function call(line, channel, best, after)
   write(line, best.place)
   local rank, name = best.rank, best.place.name
   local message = { pool = rank.pool, turn = name, tenant = rank.tenant, key = rank.key }
-  message['then'] = after and after.place.name or ''
   redis.call('PUBLISH', channel, cjson.encode(message))
 end

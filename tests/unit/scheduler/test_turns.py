@@ -1,0 +1,147 @@
+"""One order over a fleet, as one replica sees it: whom it names, who it takes for next, and whether
+whoever was called has come."""
+
+from __future__ import annotations
+
+from dataplane.scheduler.effects import Claim, Effect
+from dataplane.scheduler.events import (
+    ClaimGranted,
+    FleetSeen,
+    OtherCalled,
+    OtherCame,
+    PoolPolicy,
+    RefusedBy,
+    TurnCome,
+    Woken,
+)
+from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Sibling, Turn
+from shared.policy import KeyPolicy
+from tests.simulation.world import a_key
+from tests.unit.scheduler.test_claims import Replica, claims
+
+T, U = a_key("t"), a_key("u")
+
+
+def turn(effects: list[Effect]) -> Turn:
+    """What goes with the one claim there is."""
+    (claim,) = (each for each in effects if isinstance(each, Claim))
+    assert claim.turn is not None
+    return claim.turn
+
+
+def named(effects: list[Effect]) -> list[str]:
+    return [standing.tenant.id for standing in turn(effects).others]
+
+
+def waiting(*names: str, cap: int | None = None, weighted: bool = True) -> Replica:
+    """One request of each waits behind a pool that is full."""
+    replica = Replica(weighted=weighted, fleet_order=True)
+    for name in names:
+        come(replica, a_key(name, cap=cap))
+    return replica
+
+
+def come(replica: Replica, key: KeyPolicy) -> None:
+    for request in claims(replica.send(key)):
+        replica.refuse(request)
+
+
+def test_a_replica_names_several_for_the_first_of_them_may_be_served_elsewhere_meanwhile() -> None:
+    for weighted in (True, False):
+        replica = waiting("t", "u", "v", weighted=weighted)
+        assert named(replica.do(TurnCome("m", ("t", T.id)))) == ["u", "v"]
+
+
+def test_a_replica_names_four_of_a_group_at_most_and_first_those_that_come_first() -> None:
+    replica = waiting(*"tuvwxyz")
+    assert named(replica.do(TurnCome("m", ("t", T.id)))) == list("uvwx")
+
+
+def test_those_that_are_at_their_caps_elsewhere_do_not_hide_who_comes_after_them() -> None:
+    capped = [f"c{n}" for n in range(6)]
+    replica = waiting(*capped, cap=1)
+    for key in (T, U):
+        come(replica, key)
+    siblings = {name: Sibling(name, 100, taken=1) for name in capped}
+    elsewhere = PoolElsewhere(6, LevelElsewhere(), {"": LevelElsewhere(siblings)})
+    replica.do(FleetSeen(6, {"m": elsewhere}))
+    assert named(replica.do(TurnCome("m", ("t", T.id)))) == ["c0", "c1", "c2", "c3", "u"]
+
+
+def test_a_key_that_may_be_at_its_cap_does_not_hide_its_tenants_other_keys() -> None:
+    replica = Replica(weighted=True, fleet_order=True)
+    first, second = a_key("t", key="first", key_cap=1), a_key("t", key="second")
+    for key in (T, first, second):
+        come(replica, key)
+    others = turn(replica.do(TurnCome("m", ("t", T.id)))).others
+    assert [each.key.id for each in others] == [first.id, second.id]
+
+
+def test_whose_turn_it_is_claims_although_it_was_at_its_cap_a_moment_ago() -> None:
+    replica = Replica(fleet_order=True)
+    capped = a_key("t", cap=1)
+    replica.send(capped)
+    replica.refuse(1, RefusedBy.TENANT)
+    assert claims(replica.send(U)) == [2]
+    # The books have room for the first by now, and know of it: it was named.
+    assert claims(replica.refuse(2, turn_of=("t", capped.id))) == [1]
+
+
+def test_who_is_told_whose_turn_it_is_and_is_told_so_again_waits_for_a_moment() -> None:
+    replica = waiting("t", "u")
+    again = replica.do(TurnCome("m", ("t", T.id)))
+    assert claims(again) == [1]
+    assert claims(replica.refuse(1, turn_of=("u", U.id))) == [2]
+    assert claims(replica.refuse(2, turn_of=("t", T.id))) == []
+
+
+def test_one_who_is_called_while_a_claim_of_its_is_refused_at_a_cap_claims_again() -> None:
+    capped = a_key("t", cap=1)
+    for by in (RefusedBy.TENANT, RefusedBy.POOL):
+        replica = Replica(fleet_order=True)
+        replica.send(capped)
+        replica.do(TurnCome("m", ("t", capped.id)))
+        assert claims(replica.refuse(1, by)) == [1]
+        assert claims(replica.refuse(1, by)) == []
+
+
+def test_a_replica_asks_for_the_slot_if_whoever_was_called_for_it_does_not_come() -> None:
+    replica = waiting("t")
+    assert replica.do(OtherCalled("m", "other", replica.now + 0.1)) == []
+    assert replica.core.wake_at() == replica.now + 0.1
+    replica.now += 0.1
+    assert claims(replica.do(Woken())) == [1]
+
+
+def test_a_replica_asks_for_nothing_if_whoever_was_called_has_come() -> None:
+    replica = waiting("t")
+    replica.do(OtherCalled("m", "other", replica.now + 0.1))
+    replica.do(OtherCalled("m", "another", replica.now + 0.15))
+    replica.do(OtherCame("m", "other"))
+    replica.now += 0.1
+    assert replica.do(Woken()) == []
+    replica.now += 0.05
+    assert claims(replica.do(Woken())) == [1], "the other one has not come"
+
+
+def test_a_replica_whose_pool_waits_for_the_ceiling_looks_for_who_was_called_in_another() -> None:
+    replica = Replica(fleet_order=True)
+    replica.send(T)
+    replica.refuse(1, RefusedBy.CEILING)
+    replica.do(OtherCalled("not here", "other", replica.now + 0.1))
+    replica.now += 0.1
+    assert claims(replica.do(Woken())) == [1]
+
+
+def test_shares_are_cut_from_what_the_ceiling_leaves_however_old_the_others_views_are() -> None:
+    # The others ran six of the pool's when they last told; two of those are the replica's by now.
+    pool = PoolPolicy("m", "m", 8, "configured")
+    replica = Replica(ceiling=7, fleet_order=True)
+    heavy, light = a_key("h", group="z", group_weight=300), a_key("l", group="x")
+    replica.send(heavy, pool)
+    replica.do(FleetSeen(6, {"m": PoolElsewhere(6, LevelElsewhere())}))
+    for request in (1, 2, 3):
+        replica.do(ClaimGranted(request))
+        claim = replica.send(light if request == 1 else heavy, pool)
+    # Of seven slots three to one: five and two. Of eight, which there never are: six and two.
+    assert turn(claim).standing.group.share == 5
