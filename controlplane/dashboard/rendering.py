@@ -35,6 +35,7 @@ class Templates:
             "percent": percent,
             "segment": segment,
             "pretty": pretty,
+            "sentence": sentence,
             "changed": changed,
         }
 
@@ -88,6 +89,12 @@ def when(value: str | None) -> str:
     if value is None:
         return NOTHING
     return datetime.fromisoformat(value).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def sentence(text: str) -> str:
+    """What the API says, as a sentence among others."""
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def pretty(value: Any) -> str:

@@ -137,6 +137,8 @@ def test_a_preview_tells_slots_before_and_after() -> None:
         (rendering.milliseconds, 62_000, "1 min 02 s"),
         (rendering.milliseconds, 3_600_000, "1 h 00 min"),
         (rendering.milliseconds, 50 * 3_600_000, "2 d 2 h"),
+        (rendering.sentence, "no replica is live", "No replica is live."),
+        (rendering.sentence, "Redis: it is away.", "Redis: it is away."),
         (rendering.when, "2026-11-30T12:00:00+02:00", "2026-11-30 10:00:00"),
     ],
 )
@@ -167,7 +169,7 @@ def test_the_mode_is_told_in_words_with_what_follows_from_it() -> None:
     alone = notes(state(mode="fallback", replicas=3, scope_reason="mode fallback: <each>"))
     assert "each replica enforces its part of every limit" in alone
     assert "those on this gateway, one of 3" in alone
-    assert "mode fallback: &lt;each&gt;" in alone
+    assert "Mode fallback: &lt;each&gt;." in alone
     assert "does not know the mode" in notes(state(mode="of tomorrow"))
 
 
