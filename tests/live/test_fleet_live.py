@@ -210,8 +210,11 @@ async def test_replicas_are_listed_with_what_they_do(fleet: Fleet) -> None:
     assert (told["next_cursor"], told["reason"]) == (None, None)
 
 
-async def test_a_replica_that_is_gone_is_unknown(fleet: Fleet) -> None:
-    first, second = await fleet.replica(), await fleet.replica()
+async def test_a_replica_that_was_stopped_is_unknown_long_before_its_time_is_over(
+    fleet: Fleet,
+) -> None:
+    ttl = {"fairshare_replica_ttl_secs": 300}
+    first, second = await fleet.replica(**ttl), await fleet.replica(**ttl)
     api = await fleet.api()
     await until(api, mode="shared", replicas_reporting=2)
     assert (await api.get("/fairshare/live?replica=nobody")).status_code == 404
