@@ -25,6 +25,8 @@ from shared.settings import ListenAddress
 _KEEP_ALIVE_SECS: Final = 75
 """Longer than load balancers and SDKs keep an idle connection, so that they close first."""
 _BACKLOG: Final = 2048
+_LAST_CALL_SECS: Final = 0.05
+"""How long a connection that was accepted last has to send its request."""
 _LAST_WORDS_SECS: Final = 5.0
 """How long cancelled requests get to clean up."""
 
@@ -81,6 +83,16 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.accepting.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take in what has arrived, then stop: a connection that is closed before it was accepted,
+        or before its request was read, would be reset."""
+        await asyncio.sleep(0.001)  # the loop accepts who waits,
+        await asyncio.sleep(0)  # and gives them to the server
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(_LAST_CALL_SECS)
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

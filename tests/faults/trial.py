@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from obleth.backend import Outcome, SimulatedBackend
 from shared import redis_keys
 from tests.faults.fleet import MODELS, Fleet
-from tests.faults.load import PATIENCE_SECS, End, Load, Request
+from tests.faults.load import PATIENCE_SECS, End, Load
 
 Allows = Callable[[int, int, int], int]
 """What may run at most of a limit, with so many replicas, of which one that is apart from the
@@ -72,9 +72,6 @@ class Trial:
     """Set by a test that keeps one replica apart from the others: what that one ran then."""
     killed: bool = False
     """Set by a test that kills a replica: its clients are told nothing."""
-    stopped: bool = False
-    """Set by a test that ends a replica: a connection that it had not read from yet is closed
-    unanswered, and nothing ran for it."""
 
     def __str__(self) -> str:
         peaks = ", ".join(f"{most}/{allowed}" for most, allowed in self.peaks.values())
@@ -98,14 +95,12 @@ async def trial(fleet: Fleet, fault: str, allows: Allows) -> AsyncIterator[Trial
     for model, limit in MODELS.items():
         own.peaks[model] = (backend.peak(model), allows(limit, replicas, own.ran[model]))
     assert all(most <= allowed for most, allowed in own.peaks.values()), str(own)
-    check_ends(load, backend, killed=own.killed, stopped=own.stopped)
+    check_ends(load, backend, killed=own.killed)
     await nothing_left(fleet)
     await all_slots_usable(fleet)
 
 
-def check_ends(
-    load: Load, backend: SimulatedBackend, *, killed: bool = False, stopped: bool = False
-) -> None:
+def check_ends(load: Load, backend: SimulatedBackend, *, killed: bool = False) -> None:
     """Every request had one end, and that is what really became of it."""
     runs = Counter(record.request_id for record in backend.log)
     done = {record.request_id for record in backend.log if record.outcome is Outcome.FINISHED}
@@ -114,16 +109,12 @@ def check_ends(
         for request in load.requests
         if runs[request.id] > 1
         or (request.end is End.WHOLE) > (request.id in done)
-        or (request.end is End.LOST and not killed and not (stopped and _is_unread(request, runs)))
+        or (request.end is End.LOST and not killed)
         or (request.end is End.LEFT and request.leaves_after == PATIENCE_SECS)
         or (request.end is End.REFUSED and request.status not in (429, 503))
     ]
     assert not wrong, [(one, one.body[:200]) for one in wrong[:5]]
     assert load.ends[End.WHOLE] > 0, load.ends
-
-
-def _is_unread(request: Request, runs: Counter[str | None]) -> bool:
-    return request.status is None and not runs[request.id]
 
 
 async def nothing_left(fleet: Fleet) -> None:

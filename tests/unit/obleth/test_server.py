@@ -2,12 +2,14 @@
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
 from obleth import server
 from obleth.server import CannotListen, Listener, StopSignal
@@ -110,6 +112,38 @@ async def test_a_stopping_listener_lets_open_requests_end_and_takes_no_new_ones(
         await stopping
         assert await response == "first last"
     assert app.ended == ["whole"]
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+async def test_who_has_connected_before_a_listener_stops_is_answered(
+    is_accepted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients: list[socket.socket] = []
+
+    def connect() -> None:
+        clients.append(socket.create_connection(where, timeout=10))
+
+    async def until_the_last_moment(self: uvicorn.Server) -> None:
+        while not self.should_exit:  # noqa: ASYNC110 (it is a plain flag)
+            await asyncio.sleep(0.01)
+        # The server has not heard of it when it begins to shut down.
+        if not is_accepted:
+            connect()
+        clients[0].sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+
+    monkeypatch.setattr(uvicorn.Server, "main_loop", until_the_last_moment)
+    app = SlowApp()
+    app.finish.set()
+    listener = Listener(app, server.bind(FREE_PORT, "X"))
+    where = ("127.0.0.1", listener.address.port)
+    await listener.start()
+    if is_accepted:
+        connect()
+        await asyncio.sleep(0.05)
+    await listener.stop(grace_secs=60)
+    with clients[0] as client:
+        answer = await asyncio.to_thread(client.recv, 65536)
+    assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 async def test_what_outlives_the_grace_is_cut_and_has_cleaned_up_when_stop_returns() -> None:
