@@ -235,7 +235,7 @@ def test_what_changed_meanwhile_is_told_and_kept(window: Window, product: Produc
     product.api.patch(f"/tenants/{tenant['id']}", json={"weight": 55})
     page.get_by_label("Weight").fill("66")
     press(page, "Save")
-    expect(page.get_by_role("alert")).to_contain_text("it has changed since")
+    expect(page.get_by_role("alert")).to_contain_text("It has changed since")
     assert product.get(f"/tenants/{tenant['id']}")["weight"] == 55
     press(page, "Save")
     expect(page.get_by_role("status")).to_contain_text("Saved")

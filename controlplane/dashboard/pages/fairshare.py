@@ -20,13 +20,17 @@ KEYS: Final = 20
 async def show(visit: Visit) -> Response:
     """All pools, or the one that `?pool=` names."""
     live = await Live.of(visit.api, visit.query("replica"))
-    models = await visit.api.everything("/models")
+    problem = None
+    try:
+        models = await visit.api.everything("/models")
+    except Refused as refused:  # who runs and waits is told without a database
+        models, problem = [], refused.detail
     chosen = visit.query("pool")
     if chosen:
-        return _pool(visit, live, models, chosen)
+        return _pool(visit, live, models, chosen, problem)
     busy = {pool["model"] for pool in live.pools}
     idle = [model for model in models if model["name"] not in busy]
-    return visit.page("fairshare.html", live=live, idle=idle)
+    return visit.page("fairshare.html", live=live, idle=idle, problem=problem)
 
 
 async def bars(visit: Visit) -> Response:
@@ -63,7 +67,9 @@ async def replicas(visit: Visit) -> Response:
     return visit.page("replicas.html", replicas=found["items"], problem=found["reason"])
 
 
-def _pool(visit: Visit, live: Live, models: list[Json], chosen: str) -> Response:
+def _pool(
+    visit: Visit, live: Live, models: list[Json], chosen: str, problem: str | None
+) -> Response:
     pool = live.pool(chosen)
     model = next((model for model in models if model["name"] == chosen), None)
     search = visit.query("search")
@@ -77,7 +83,8 @@ def _pool(visit: Visit, live: Live, models: list[Json], chosen: str) -> Response
     for key in pool["keys"] if pool else ():
         keys.setdefault(key["tenant_id"], []).append(key)
     # A page that is open follows what becomes of its pool: that it is gone is no mistake of its.
-    status = 200 if pool or model or not live.state or visit.by_htmx else 404
+    is_known = pool or model or problem or not live.state
+    status = 200 if is_known or visit.by_htmx else 404
     return visit.page(
         "pool.html",
         status,
@@ -85,6 +92,7 @@ def _pool(visit: Visit, live: Live, models: list[Json], chosen: str) -> Response
         chosen=chosen,
         pool=pool,
         model=model,
+        problem=problem,
         search=search,
         tenants=tenants[start : start + TENANTS],
         number=len(tenants),
