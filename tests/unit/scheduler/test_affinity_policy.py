@@ -13,13 +13,14 @@ from dataplane.scheduler.events import (
     KeyGone,
     PoolChanged,
     PoolGone,
+    PoolPolicy,
     RefusedBy,
     RegimeChanged,
     Woken,
 )
 from shared.policy import KeyPolicy
 from tests.simulation.world import World, a_key
-from tests.unit.scheduler.agents import ONE, T, a_loop, held, holding, pool_of, remembered
+from tests.unit.scheduler.agents import ONE, RULES, T, a_loop, held, holding, pool_of, remembered
 from tests.unit.scheduler.test_claims import Replica, claims
 
 # Policy
@@ -135,6 +136,16 @@ def test_a_ceiling_that_falls_frees_held_slots() -> None:
         holding(world, pool, f"s{n}")
     world.post(CeilingChanged(2))
     assert (held(world), world.core.in_flight) == (1, 1)
+
+
+def test_a_ceiling_that_falls_frees_what_would_end_first_in_whichever_pool() -> None:
+    world = World(ceiling=2)
+    other = PoolPolicy("a", "a", 1, "configured", affinity=RULES)
+    holding(world, ONE)
+    world.run(1)
+    holding(world, other)
+    world.post(CeilingChanged(1))
+    assert {pool.policy.id: pool.held for pool in world.core.pools} == {"m": 0, "a": 1}
 
 
 def test_a_slot_held_for_a_key_that_is_revoked_is_freed_and_others_are_not() -> None:
