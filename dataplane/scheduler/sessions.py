@@ -106,8 +106,6 @@ class Sessions:
         elif affinity.rules is rules or affinity.rules == rules:
             return
         affinity.change(rules, (each for each in self._waiting.values() if each.pool is pool))
-        affinity.age(now)
-        self._free_of_passed(pool, affinity.held_keys, now)
 
     def follow_caps(self, pool: Pool, policy: KeyPolicy, now: float) -> Key:
         """The node of a key that sends; its caps and its tenant's may have changed.
@@ -167,7 +165,7 @@ class Sessions:
         affinity = waiter.pool.affinity
         if affinity is not None:
             affinity.waits(waiter)
-            self._free_of_passed(waiter.pool, [waiter.key], now)
+            self._free_of_passed(waiter.pool, waiter.key, now)
 
     def taken(self, waiter: Waiter, now: float) -> None:
         """A request has been taken out of its queue for a slot."""
@@ -175,7 +173,7 @@ class Sessions:
         if affinity is not None:
             waiter.passes = affinity.is_taken(waiter)
             if waiter.passes:
-                self._free_of_passed(waiter.pool, [waiter.key], now)
+                self._free_of_passed(waiter.pool, waiter.key, now)
 
     def taken_back(self, waiter: Waiter) -> None:
         """It did not get the slot and is back in its place."""
@@ -256,7 +254,7 @@ class Sessions:
         self._books.count(pool, hold.key, held=-1, running=1)
         self._note(pool, AffinityEvent.REDEEM)
         if _of(pool).goes_ahead(hold.key, hold.key.head(), request):
-            self._free_of_passed(pool, [hold.key], now)
+            self._free_of_passed(pool, hold.key, now)
 
     # Slots that the fleet holds
 
@@ -391,12 +389,11 @@ class Sessions:
                 return True
         return False
 
-    def _free_of_passed(self, pool: Pool, keys: Iterable[Key], now: float) -> None:
+    def _free_of_passed(self, pool: Pool, key: Key, now: float) -> None:
         """Nothing is held for a key whose oldest request has been passed often enough."""
-        for key in keys:
-            if key.held and _of(pool).is_passed_enough(key):
-                for hold in [each for each in _of(pool).holds if each.key is key]:
-                    self._free(pool, hold, now, AffinityEvent.FREED_STARVING)
+        if key.held and _of(pool).is_passed_enough(key):
+            for hold in [each for each in _of(pool).holds if each.key is key]:
+                self._free(pool, hold, now, AffinityEvent.FREED_STARVING)
 
     def _free_all(self, pool: Pool, now: float, why: AffinityEvent | None = None) -> None:
         for hold in list(_of(pool).holds):

@@ -323,6 +323,7 @@ def test_a_cap_that_only_a_held_slot_fills_does_not_keep_a_starving_request_out(
             step = world.send(mine, pool=pool, session="s")
     assert world.runs([waiting]) == [True]
     assert world.grants[-1].waited <= 30 + 2
+    assert world.noted["freed_starving"] == 0, "none was held in vain"
 
 
 def test_a_loop_does_not_keep_another_pool_from_the_ceiling_for_longer_than_the_limit() -> None:

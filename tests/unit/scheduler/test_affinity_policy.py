@@ -94,6 +94,7 @@ def test_a_bypass_limit_that_is_raised_counts_for_those_who_were_past_the_old_on
     step = a_loop(world, pool)
     waiting = [world.send(T, pool=pool), world.send(a_key("u"), pool=pool)]
     world.run(6)
+    world.leave(world.send(a_key("v"), pool=pool))  # so that it is seen who is late
     world.post(PoolChanged(longer))
     world.finish(step)
     assert held(world) == 1
