@@ -357,12 +357,16 @@ async def test_after_so_many_holds_in_a_row_while_another_waits_a_slot_is_releas
 
 
 async def test_holds_while_nobody_waits_are_not_counted(pair: Pair) -> None:
-    one, _ = pair
-    await answers(one, [], [of("a")])
+    one, two = pair
+    await answers(one, [], [of("a", pool_size=1)])
     await end(one, "a")
-    for number in range(6):
-        await answers(one, [], [of(f"b{number}")])
-        assert await end(one, f"b{number}", max_jumps=2) is Freed.HELD
+    freed = []
+    for number in range(7):
+        await answers(one, [], [of(f"b{number}", pool_size=1)])
+        if number >= 4:
+            await answers(two, [], [of("x", "other", pool_size=1)])
+        freed.append(await end(one, f"b{number}", max_jumps=2))
+    assert freed == [Freed.HELD] * 6 + [Freed.REFUSED]
 
 
 async def test_sessions_of_two_keys_or_pools_that_look_alike_are_kept_apart(pair: Pair) -> None:

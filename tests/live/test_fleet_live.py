@@ -13,6 +13,7 @@ import pytest
 
 from controlplane import main as controlplane
 from controlplane.settings import ControlPlaneSettings
+from dataplane import live_view
 from dataplane.admission import Ask
 from dataplane.main import DataPlane
 from dataplane.settings import DataPlaneSettings
@@ -20,6 +21,8 @@ from migrations import schema
 from obleth import server as serving
 from obleth.embedded import fleet_live
 from obleth.server import Listener
+from shared import redis as shared_redis
+from shared import redis_keys
 from shared.policy import GroupPolicy, KeyPolicy, ModelPolicy, TenantPolicy
 from shared.settings import ListenAddress
 from tests.redis_server import Server, server
@@ -148,6 +151,11 @@ async def test_the_clusters_picture_is_every_replicas_together(fleet: Fleet) -> 
     assert (tenants["a"]["below_share"], tenants["b"]["below_share"]) == (False, True)
     assert (tenants["a"]["cause"], tenants["b"]["cause"]) == ("idle", "below_share")
     assert tenants["b"]["name"] == f"b {NAME}"
+    # Views go out as often as heartbeats do, where that is oftener than usual.
+    async with shared_redis.client(fleet.redis.url) as redis, asyncio.timeout(20):
+        while (view := await redis.get(redis_keys.view(first.name))) is None:
+            await asyncio.sleep(0.02)
+    assert live_view.decode(view).interval_ms == 200
     assert [pick["instance"] for pick in pool["next_in_line"]] == [second.name] * 2
     path = f"/fairshare/live?replica={second.name}"
     other = await until(api, path, scope="cluster", in_flight=4, queued=2)
