@@ -153,7 +153,10 @@ async def test_the_clusters_picture_is_every_replicas_together(fleet: Fleet) -> 
     assert tenants["b"]["name"] == f"b {NAME}"
     # Views go out as often as heartbeats do, where that is oftener than usual.
     async with shared_redis.client(fleet.redis.url) as redis, asyncio.timeout(20):
-        while (view := await redis.get(redis_keys.view(first.name))) is None:
+        while True:
+            view = await redis.get(redis_keys.view(first.name))
+            if view is not None:
+                break
             await asyncio.sleep(0.02)
     assert live_view.decode(view).interval_ms == 200
     assert [pick["instance"] for pick in pool["next_in_line"]] == [second.name] * 2
