@@ -61,6 +61,15 @@ class Live:
             and self.state["replicas"] > 1
         )
 
+    @property
+    def some_are_missing(self) -> bool:
+        """Whether the counts are those of several gateways, but not of all that live."""
+        return (
+            self.state is not None
+            and self.state["scope"] == "cluster"
+            and self.state["replicas_reporting"] < self.state["replicas"]
+        )
+
     def pool(self, model: str) -> Json | None:
         return next((pool for pool in self.pools if pool["model"] == model), None)
 

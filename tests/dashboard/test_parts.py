@@ -148,6 +148,7 @@ def test_figures_are_written_short(write: Any, value: Any, text: str) -> None:
 
 def state(**fields: Any) -> Live:
     told = {"scope": "replica", "replicas": 1, "mode": "local", "pools": [], **fields}
+    told = {"replicas_reporting": told["replicas"], **told}
     return Live({"scope_reason": None, "source_reason": None, **told})
 
 
@@ -171,6 +172,12 @@ def test_the_mode_is_told_in_words_with_what_follows_from_it() -> None:
     assert "those on this gateway, one of 3" in alone
     assert "Mode fallback: &lt;each&gt;." in alone
     assert "does not know the mode" in notes(state(mode="of tomorrow"))
+
+
+def test_replicas_that_live_and_tell_nothing_are_missed() -> None:
+    some = notes(state(mode="shared", scope="cluster", replicas=3, replicas_reporting=2))
+    assert "Only 2 of 3 replicas are counted" in some
+    assert "Only" not in notes(state(mode="shared", scope="cluster", replicas=3))
 
 
 def test_where_nobody_answers_the_reason_is_told() -> None:
