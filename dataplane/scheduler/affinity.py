@@ -308,6 +308,11 @@ class Affinity:
         for waiter in self._young.values():
             waiter.is_late = False
 
+    @property
+    def held_keys(self) -> list[Key]:
+        """Keys that slots are held for, each once."""
+        return list(dict.fromkeys(hold.key for hold in self.holds))
+
     def session_of(self, waiter: Waiter) -> Session | None:
         """The session of a request that waits, if it is remembered here."""
         step = waiter.step

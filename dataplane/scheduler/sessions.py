@@ -106,6 +106,8 @@ class Sessions:
         elif affinity.rules is rules or affinity.rules == rules:
             return
         affinity.change(rules, (each for each in self._waiting.values() if each.pool is pool))
+        for key in affinity.held_keys:
+            self._free_of_passed(pool, key, now)
 
     def follow_caps(self, pool: Pool, policy: KeyPolicy, now: float) -> Key:
         """The node of a key that sends; its caps and its tenant's may have changed.

@@ -88,6 +88,18 @@ def test_a_change_of_limits_applies_to_what_is_held_and_waits() -> None:
     assert (held(world), world.runs([waiting])) == (0, [True])
 
 
+def test_a_limit_of_passes_that_is_lowered_frees_what_is_held_for_a_key_passed_so_often() -> None:
+    world = World()
+    pool = pool_of(2)
+    holding(world, pool)
+    running = world.send(T, pool=pool, session="x")
+    older = world.send(T, pool=pool)
+    world.send(T, pool=pool, session="x")
+    world.finish(running)
+    world.post(PoolChanged(pool_of(2, max_jumps=1)))
+    assert (held(world), world.runs([older])) == (0, [True])
+
+
 def test_a_bypass_limit_that_is_raised_counts_for_those_who_were_past_the_old_one() -> None:
     world = World()
     pool, longer = pool_of(1, max_bypass_secs=5), pool_of(1, max_bypass_secs=1000)
