@@ -129,6 +129,18 @@ def test_a_step_that_arrives_before_its_hold_is_recorded_and_waits_is_handed_the
     assert held(world) == 1, "the step that came early follows too"
 
 
+def test_a_step_that_was_handed_the_slot_waits_no_more() -> None:
+    world = World()
+    step = a_loop(world)
+    older = world.send(T, pool=ONE)
+    early = world.send(T, pool=ONE, session="s")
+    world.finish(step)
+    (pool,) = world.core.pools
+    assert (pool.waiting, pool.tenants["t"].waiting) == (1, 1)
+    world.finish(early, failed=True)
+    assert world.runs([older]) == [True]
+
+
 def test_a_step_that_arrives_before_its_hold_is_recorded_and_runs_leaves_no_slot_idle() -> None:
     world = World()
     two = pool_of(2)

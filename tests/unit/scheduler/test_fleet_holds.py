@@ -62,6 +62,8 @@ def test_each_claim_of_a_session_names_its_hold_and_one_without_does_not() -> No
     assert claim_in(replica.send(T, pool, session="s")).holds == HoldTerms("s", most=1)
     assert claim_in(replica.send(T, pool)).holds == HoldTerms(None, most=1)
     assert claim_in(replica.send(T)).holds == NO_TERMS, "affinity is off now"
+    none = claim_in(Replica().send(T, pool_of(4, hold_secs=0), session="s"))
+    assert none.holds == NO_TERMS, "with hold time 0"
 
 
 def test_a_step_that_ends_tells_what_the_fleet_needs_to_hold_its_slot() -> None:
