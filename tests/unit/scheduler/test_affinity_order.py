@@ -78,6 +78,15 @@ def test_a_session_whose_step_left_before_it_ran_is_not_warm() -> None:
     assert world.runs([older, second]) == [True, False]
 
 
+def test_a_step_of_a_warm_session_that_leaves_the_queue_is_nobody_to_wait_for() -> None:
+    world = World()
+    running = world.send(T, pool=ONE, session="s")
+    older, warm = world.send(T, pool=ONE), world.send(T, pool=ONE, session="s")
+    world.leave(warm)
+    world.finish(running)
+    assert world.runs([older]) == [True]
+
+
 def test_warm_sessions_go_in_order_of_arrival_among_themselves() -> None:
     world = World()
     two = pool_of(2)
@@ -184,6 +193,18 @@ def test_when_a_request_has_been_passed_often_enough_what_is_held_for_its_key_is
     assert world.runs([older]) == [True]
     assert held(world) == 1, "another key's slot is still held"
     assert world.noted["freed_starving"] == 1
+
+
+def test_a_warm_session_that_passes_for_the_last_time_frees_what_is_held_for_the_key() -> None:
+    world = World()
+    pool = pool_of(2, max_jumps=1)
+    holding(world, pool)
+    running = world.send(T, pool=pool, session="x")
+    older = world.send(T, pool=pool)
+    passer = world.send(T, pool=pool, session="x")
+    world.finish(running)
+    assert world.runs([passer, older]) == [True, True]
+    assert (held(world), world.noted["freed_starving"]) == (0, 1)
 
 
 def test_with_max_jumps_0_nothing_is_held_or_passed_while_a_request_of_the_key_waits() -> None:

@@ -256,7 +256,7 @@ def test_nothing_is_held_for_a_step_that_ends_after_its_model_was_deleted() -> N
     step = a_loop(world)
     world.post(PoolGone("m"))
     world.finish(step)
-    assert list(world.core.pools) == []
+    assert (list(world.core.pools), world.noted) == ([], {})
 
 
 def test_draining_frees_what_is_held_and_holds_nothing_more() -> None:
@@ -267,7 +267,7 @@ def test_draining_frees_what_is_held_and_holds_nothing_more() -> None:
     world.post(Closing())
     assert held(world) == 0
     world.finish(step)
-    assert (held(world), world.core.in_flight) == (0, 0)
+    assert (held(world), world.core.in_flight, world.noted) == (0, 0, {"hold": 1})
 
 
 # While slots belong to the fleet

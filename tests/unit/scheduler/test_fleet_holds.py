@@ -233,6 +233,17 @@ def test_a_held_slot_is_not_taken_past_a_request_that_may_not_be_passed_and_clai
     assert claims(replica.send(T, pool, session="s")) == []
 
 
+def test_a_step_that_leaves_while_it_claims_has_passed_nobody() -> None:
+    replica, pool = Replica(size=2), pool_of(2, max_jumps=1)
+    running(replica, pool, None)
+    replica.send(T, pool)
+    replica.refuse(2)
+    assert claims(replica.send(T, pool, session="s")) == [3]
+    replica.do(Left(3))
+    replica.do(ClaimRefused(3, RefusedBy.NO_HOLD, 0.0))
+    assert claims(replica.send(T, pool, session="s")) == [4]
+
+
 def test_a_held_slot_taken_while_an_older_request_claims_is_a_pass_if_that_is_refused() -> None:
     replica, pool = Replica(size=1), pool_of(1, max_jumps=1)
     replica.send(T, pool)
