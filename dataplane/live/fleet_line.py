@@ -3,8 +3,9 @@ now. PURE.
 
 Each replica publishes whom it would pick next itself, and who else of its waiters may come first.
 They are put in one order by the rule the books go by: who is under its share, by the shares that
-its replica cut, comes first; then the lowest score of group, tenant and key decides, then age. As
-in the books, scores and the slots that are taken are the fleet's, and each pick raises them.
+its replica cut, comes first; then the lowest score of group and tenant decides, inside a tenant
+that of the key, then age. As in the books, scores and the slots that are taken are the fleet's, and
+each pick raises them.
 """
 
 from __future__ import annotations
@@ -50,15 +51,19 @@ def next_over(
     }
     nodes = _nodes(pool, (pick for waiters in queues.values() for pick in waiters))
     for _ in range(most):
-        firsts = (
-            (_standing(nodes, waiters[0]), *where)
+        firsts = {
+            where: waiters[0]
             for where, waiters in queues.items()
             if waiters and not any(node.is_capped for node in _path(nodes, waiters[0]))
-        )
-        best = min(firsts, default=None)
-        if best is None:
+        }
+        if not firsts:
             return
-        (over, *_), instance, key = best
+        (over, *_), tenant = min((_standing(nodes, one), one.tenant_id) for one in firsts.values())
+        _, instance, key = min(
+            (_standing_inside(nodes, one), *where)
+            for where, one in firsts.items()
+            if one.tenant_id == tenant
+        )
         yield instance, _picked(nodes, queues[instance, key].popleft(), over)
 
 
@@ -103,16 +108,21 @@ def _scores(nodes: Mapping[tuple[str, str], _Node], waiter: PickView) -> list[fl
 
 def _standing(
     nodes: Mapping[tuple[str, str], _Node], waiter: PickView
-) -> tuple[bool, float, float, float, int]:
-    """Sorts waiters, the first to go first."""
+) -> tuple[bool, float, float, int]:
+    """Sorts waiters by whose tenant goes first."""
     group, tenant, _ = _path(nodes, waiter)
-    group_score, tenant_score, key_score = _scores(nodes, waiter)
+    group_score, tenant_score, _ = _scores(nodes, waiter)
     if waiter.shares is None:
         over, group_score = True, 0.0
     else:
         of_group, of_tenant = waiter.shares
         over = not (group.is_under(of_group) and tenant.is_under(of_tenant))
-    return (over, group_score, tenant_score, key_score, -waiter.waited_ms)
+    return (over, group_score, tenant_score, -waiter.waited_ms)
+
+
+def _standing_inside(nodes: Mapping[tuple[str, str], _Node], waiter: PickView) -> tuple[float, int]:
+    """Sorts waiters of one tenant, the first to go first."""
+    return (_scores(nodes, waiter)[2], -waiter.waited_ms)
 
 
 def _picked(nodes: Mapping[tuple[str, str], _Node], waiter: PickView, is_over: bool) -> PickView:

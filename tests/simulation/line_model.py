@@ -60,8 +60,10 @@ class Rank:
     def comes_before(self, other: Rank, slack: int) -> bool:
         if self.turn != other.turn:
             return self.turn < other.turn
-        if self.pool == other.pool and self.order != other.order:
-            return self.order < other.order
+        if self.pool == other.pool:
+            levels = 4 if self.who[0] == other.who[0] else 3
+            if self.order[:levels] != other.order[:levels]:
+                return self.order < other.order
         return self.since + slack < other.since
 
 

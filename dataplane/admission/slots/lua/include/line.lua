@@ -106,14 +106,15 @@ local function ranked(served, of, at)
   }
 end
 
--- Pools take turns at the ceiling: the one that was granted a slot longest ago comes first.
+-- Pools take turns at the ceiling: the one that was granted a slot longest ago comes first. Scores of
+-- keys say something inside their tenant only.
 local function comes_before(one, other, slack)
   if one.turn ~= other.turn then
     return one.turn < other.turn
   end
   if one.pool == other.pool then
     for at = 1, #one do
-      if one[at] ~= other[at] then
+      if one[at] ~= other[at] and (at < 4 or one.tenant == other.tenant) then
         return one[at] < other[at]
       end
     end
