@@ -68,8 +68,9 @@ def test_each_claim_of_a_session_names_its_hold_and_one_without_does_not() -> No
 
 def test_a_step_that_ends_tells_what_the_fleet_needs_to_hold_its_slot() -> None:
     replica, pool = Replica(ceiling=50), pool_of(4, max_held_percent=50, max_jumps=3)
+    replica.now = 1.0
     step = running(replica, pool)
-    replica.now = 2.0
+    replica.now = 3.0
     assert step_in(replica.do(Finished(step))) == StepEnd(
         "s", 2.0, 3, 120, True, 2, 3, 4, 50, 3, None, T
     )
