@@ -60,11 +60,11 @@ def test_a_replica_that_is_killed_is_waited_for_once() -> None:
 
 
 def test_an_answer_that_is_lost_costs_the_order_no_longer_than_it_takes_to_come_back() -> None:
-    course = replace(skewed("hierarchical", 2, grants=900), reply_lost=0.001)
+    course = replace(skewed("hierarchical", 2, grants=900), reply_lost=0.003)
     one, fleet = live(course, fleet=False), live(course, fleet=True)
     # Each is an outage: for about a second a replica goes by its own part of the limit.
     assert fleet.apart
-    assert len(fleet.apart) <= len(fleet.grants) / 4
+    assert len(fleet.apart) <= len(fleet.grants) / 2
     assert worst_share(one, fleet) <= 0.05
 
 
