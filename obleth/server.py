@@ -25,7 +25,7 @@ from shared.settings import ListenAddress
 _KEEP_ALIVE_SECS: Final = 75
 """Longer than load balancers and SDKs keep an idle connection, so that they close first."""
 _BACKLOG: Final = 2048
-_LAST_CALL_SECS: Final = 0.05
+_LAST_CALL_SECS: Final = 0.2
 """How long a connection that was accepted last has to send its request."""
 _LAST_WORDS_SECS: Final = 5.0
 """How long cancelled requests get to clean up."""
