@@ -1,13 +1,9 @@
-"""The embedded product on a thread of its own, for browsers that block the test's."""
+"""The embedded product, for browsers."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import httpx
 
@@ -17,16 +13,17 @@ from obleth.backend.switches import TENANT_HEADER
 from obleth.embedded import Sockets, embedded_service
 from obleth.settings import EmbeddedSettings
 from shared.settings import ListenAddress, load
+from tests.dashboard.background import Background
 
 ADMIN = "admin-token-of-the-tests"
 VIEWER = "viewer-token-of-the-tests"
-T = TypeVar("T")
 
 
-class Product:
+class Product(Background):
     """A running product: `url` of the dashboard, `api` to set things up, requests that hang."""
 
     def __init__(self, database_url: str, **settings: Any) -> None:
+        super().__init__()
         self.database_url = database_url
         self._settings = load(
             EmbeddedSettings,
@@ -38,31 +35,7 @@ class Product:
                 **settings,
             },
         )
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="product")
-        self._stack = AsyncExitStack()
         self._asked: list[asyncio.Task[httpx.Response]] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self.run(self._start())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.api.close()
-        self.run(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, done on the product's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def make(self, path: str, **fields: Any) -> dict[str, Any]:
         answer = self.api.post(path, json=fields)
@@ -130,15 +103,15 @@ class Product:
             json={"model": model, "messages": [{"role": "user", "content": "Hello"}]},
         )
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
         free = ListenAddress("127.0.0.1", 0)
         sockets = Sockets(*(server.bind(free, "-") for _ in range(3)))
         service = embedded_service(self._settings, sockets)
-        self.backend = await self._stack.enter_async_context(SimulatedBackend())
+        self.backend = await self.stack.enter_async_context(SimulatedBackend())
         await service.start()
-        self._stack.push_async_callback(service.stop)
+        self.stack.push_async_callback(service.stop)
         self.url = f"http://{sockets.admin_address}"
-        self._client = await self._stack.enter_async_context(
+        self._client = await self.stack.enter_async_context(
             httpx.AsyncClient(
                 base_url=f"http://{sockets.proxy_address}",
                 trust_env=False,
@@ -152,9 +125,10 @@ class Product:
             trust_env=False,
             timeout=30,
         )
+        self.stack.callback(self.api.close)
+        self.stack.push_async_callback(self._cancel)
 
-    async def _stop(self) -> None:
+    async def _cancel(self) -> None:
         for task in self._asked:
             task.cancel()
         await asyncio.gather(*self._asked, return_exceptions=True)
-        await self._stack.aclose()
