@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dataplane.live_view import PickView, PoolView
+from dataplane.scheduler.shares import are_under
 from shared.live_state import NEXT_IN_LINE
 
 
@@ -32,9 +33,6 @@ class _Node:
     @property
     def is_capped(self) -> bool:
         return self.cap is not None and self.taken >= self.cap
-
-    def is_under(self, share: int) -> bool:
-        return self.taken == 0 or self.taken < share
 
 
 def next_over(
@@ -115,8 +113,7 @@ def _standing(
     if waiter.shares is None:
         over, group_score = True, 0.0
     else:
-        of_group, of_tenant = waiter.shares
-        over = not (group.is_under(of_group) and tenant.is_under(of_tenant))
+        over = not are_under(waiter.shares, (group.taken, tenant.taken))
     return (over, group_score, tenant_score, -waiter.waited_ms)
 
 

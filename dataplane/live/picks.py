@@ -17,6 +17,7 @@ from dataplane.live_view import PickView
 from dataplane.scheduler.fairness import SCORE_UNIT, Level, Node
 from dataplane.scheduler.order import EVERYONE, Hierarchical, Order, Weighted
 from dataplane.scheduler.scheduler import Scheduler
+from dataplane.scheduler.shares import are_under
 from dataplane.scheduler.state import Group, Key, Pool, Tenant, Waiter
 from shared.live_state import NEXT_IN_LINE
 
@@ -83,7 +84,7 @@ def _pick(
         tenant=tenant.policy.name,
         key_id=waiter.key.id,
         key=waiter.key.policy.name,
-        under_share=None if shares is None else _under_share(group_, tenant_, shares),
+        under_share=None if shares is None else are_under(shares, (group_.taken, tenant_.taken)),
         group_score=group_.score / SCORE_UNIT,
         tenant_score=tenant_.score / SCORE_UNIT,
         key_score=key_.score / SCORE_UNIT,
@@ -97,13 +98,6 @@ def _pick(
     for node in (group_, tenant_, key_):
         node.take(pick.tokens)
     return pick
-
-
-def _under_share(group: _Moved, tenant: _Moved, shares: tuple[int, int]) -> bool:
-    return all(
-        node.taken == 0 or node.taken < share
-        for node, share in zip((group, tenant), shares, strict=True)
-    )
 
 
 class _Moved:

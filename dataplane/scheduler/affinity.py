@@ -141,9 +141,16 @@ class Affinity:
 
     def wants_hold(self, step: Step, now: float) -> bool:
         """Whether a step that has just ended well leaves a slot for the next one, limits apart."""
-        if not step.follows or self.rules.hold_secs <= 0:
-            return False
+        return step.follows and self.rules.hold_secs > 0 and self.is_newest(step, now)
+
+    def is_newest(self, step: Step, now: float) -> bool:
+        """Whether the step after one that has just ended is still to come, or waits."""
         return step.session.latest is step or self.successor(step, now) is not None
+
+    def may_hold_for(self, key: Key) -> bool:
+        """Whether nobody has been passed too often, or has waited too long, for the slot of a
+        running request of a key to be held when it ends."""
+        return not (self.is_passed_enough(key) or self.is_starving(key))
 
     def may_take(self, waiter: Waiter) -> bool:
         """Whether a request that waits may go ahead with the slot held for its session."""

@@ -224,7 +224,7 @@ class Sessions:
             affinity.never_ran(step, key)
             return False
         affinity.ends(step, now)
-        if failed or slot.is_last or pool.gone or self.is_closing or not self.may_hold:
+        if not self.may_hold or self._has_no_next(slot, failed):
             return False
         if not affinity.wants_hold(step, now):
             return False
@@ -292,16 +292,13 @@ class Sessions:
             return None
         affinity, rules = step.affinity, step.affinity.rules
         affinity.age(now)
-        may = not (affinity.is_passed_enough(key) or affinity.is_starving(key))
-        is_newest = step.session.latest is step or affinity.successor(step, now) is not None
-        is_over = failed or slot.is_last or pool.gone or self.is_closing
         return StepEnd(
             session=step.session.name[1],
             age=now - step.arrived_at,
             hold_secs=rules.hold_secs,
             life_secs=max(rules.warm_secs, rules.hold_secs),
-            is_wanted=is_newest and not is_over,
-            most=affinity.most_held(pool.policy.size) if may else 0,
+            is_wanted=affinity.is_newest(step, now) and not self._has_no_next(slot, failed),
+            most=affinity.most_held(pool.policy.size) if affinity.may_hold_for(key) else 0,
             max_jumps=rules.max_jumps,
             pool_size=pool.policy.size,
             ceiling=ceiling,
@@ -367,6 +364,10 @@ class Sessions:
 
     # Holding and freeing
 
+    def _has_no_next(self, slot: Slot, failed: bool) -> bool:
+        """Whether a slot is held for no next step, whatever its session has done."""
+        return failed or slot.is_last or slot.pool.gone or self.is_closing
+
     def _is_refused(self, pool: Pool, key: Key, now: float, ceiling: int) -> bool:
         """Whether a limit forbids to hold the slot of a request that is about to end."""
         affinity, books = _of(pool), self._books
@@ -376,8 +377,7 @@ class Sessions:
             or books.occupied > ceiling
             or _is_over(key)
             or _is_over(key.tenant)
-            or affinity.is_passed_enough(key)
-            or affinity.is_starving(key)
+            or not affinity.may_hold_for(key)
             or (books.occupied == ceiling and self._is_ceiling_starved(affinity, now))
         )
 

@@ -162,3 +162,8 @@ class Shares:
 
     def _beyond_all(self) -> int:
         return self._members[-1][0] + 1 if self._members else 1
+
+
+def are_under(shares: tuple[int, int], taken: tuple[int, int]) -> bool:
+    """Whether both a group and its tenant, in this order, are under the shares cut for them."""
+    return all(each == 0 or each < share for share, each in zip(shares, taken, strict=True))
