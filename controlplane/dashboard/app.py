@@ -179,12 +179,12 @@ class Dashboard:
         if "application/json" in request.headers.get("accept", ""):
             return Response(status_code=401)
         if request.method in READING:
-            page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            page = _target(request.url.path, request.url.query)
             return go(request, "/login" if page == "/" else f"/login?next={quote(page)}")
         if request.url.path == LOGOUT:
             return go(request, "/login")
         form = urlsplit(request.headers.get("referer", ""))
-        page = _inside(form.path + (f"?{form.query}" if form.query else ""))
+        page = _inside(_target(form.path, form.query))
         return go(request, f"/login?next={quote(page)}&unsaved=")
 
     async def _on_refusal(self, request: Request, error: Exception) -> Response:
@@ -232,6 +232,10 @@ def _is_https(request: Request) -> bool:
     claims it without need only keeps their own cookie from themselves."""
     told = request.headers.get("x-forwarded-proto", "")
     return "https" in (request.url.scheme, told.partition(",")[0].strip().lower())
+
+
+def _target(path: str, query: str) -> str:
+    return f"{path}?{query}" if query else path
 
 
 def _inside(target: str) -> str:

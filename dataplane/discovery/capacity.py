@@ -32,8 +32,8 @@ class Capacity:
         *,
         default_size: int,
         every_secs: float,
+        is_usable: Callable[[EndpointPolicy], bool],
         answer_secs: float = ANSWER_SECS,
-        is_usable: Callable[[EndpointPolicy], bool] = lambda endpoint: True,
     ) -> None:
         self._models: Final = models
         self._sources: Final = sources

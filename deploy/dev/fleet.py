@@ -125,9 +125,9 @@ class Fleet:
         listeners = {"backend": ["backend"], "controlplane": ["admin"], "haproxy": ["gateway"]}
         for number in range(1, replicas + 1):
             listeners[f"dataplane{number}"] = [f"proxy{number}", f"metrics{number}"]
-        for name, needed in listeners.items():
-            for port in [] if self.runs(name) else [self.state.ports[one] for one in needed]:
-                if is_taken(port):
+        for name in listeners:
+            for port in (self.state.ports[one] for one in listeners[name]):
+                if is_taken(port) and not self.runs(name):
                     raise Problem(
                         f"port {port}, for {name}, is another program's (a demo?): stop that, "
                         "or start the fleet with --free-ports"

@@ -13,8 +13,6 @@ from typing import Final
 
 CHARS: Final = 4
 """Code points of one token."""
-MESSAGE_TOKENS: Final = 4
-"""Tokens of a message before its text: its role."""
 
 _ASCII: Final = (
     "A shared model answers one slot at a time; who waits is decided, and why is shown to all.   "
@@ -33,7 +31,7 @@ def whole(text: str) -> str:
 
 
 def message(role: str, text: str) -> str:
-    """One message as it stands in a prompt: its role in `MESSAGE_TOKENS` tokens, then its text."""
+    """One message as it stands in a prompt: its role in four tokens, then its text."""
     return f"<|{role[:12]:<12}|>{whole(text)}"
 
 

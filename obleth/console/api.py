@@ -13,8 +13,8 @@ from obleth.failures import FAILED, WRONG_USE, Failed
 from shared.live_state import LiveState
 
 ANSWER_SECS = 10.0
-_WRONG_TOKEN = "the control plane does not know the token; set OBLETH_VIEWER_TOKEN or OBLETH_ADMIN_TOKEN to one of its own"  # noqa: E501, S105 - not one
 _NO_TOKEN = "set OBLETH_VIEWER_TOKEN or OBLETH_ADMIN_TOKEN to a token of the control plane's"  # noqa: S105 - not one
+_WRONG_TOKEN = f"the control plane does not know the token; {_NO_TOKEN}"
 
 
 class Api:
@@ -69,7 +69,7 @@ class Api:
         if answer.status_code == 401:
             raise Failed(_WRONG_TOKEN, WRONG_USE)
         if answer.status_code != 200:
-            wrong_use = answer.status_code in (400, 401, 403, 404, 422)
+            wrong_use = answer.status_code in (400, 403, 404, 422)
             raise Failed(_detail(answer), WRONG_USE if wrong_use else FAILED)
         return answer
 

@@ -102,7 +102,8 @@ class Given:
 class Told:
     """What became of one run."""
 
-    name: str
+    affinity: str
+    """Off or on."""
     report: Report
     beside: Quantiles
     """How long the other key's requests waited, in seconds."""
@@ -118,7 +119,7 @@ class Told:
         session, waits = self.report.total.session_time, self.beside
         each = {name: f"{self.ran[name] / self.requests:.2f}" for name in self.ran}
         cells = (
-            self.name,
+            self.affinity,
             f"{_secs(session.p50)} / {_secs(session.p95)}",
             f"{self.report.total.cached_share:.2f}",
             f"{self.events['hold']} : {self.events['redeem']}",
@@ -135,7 +136,7 @@ def _secs(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} s"
 
 
-async def play(fleet: Fleet, given: Given, name: str, model: str, secrets: Sequence[str]) -> Told:
+async def play(fleet: Fleet, given: Given, model: str, secrets: Sequence[str]) -> Told:
     """The trace once, in one model's pool, with the other key beside it."""
     async with (
         balancer([one.url for one in fleet.replicas]) as url,
@@ -158,7 +159,7 @@ async def play(fleet: Fleet, given: Given, name: str, model: str, secrets: Seque
         requests = report.total.requests + len(waits)
         assert not report.total.errors, report.total.error_kinds
         events = await _events(fleet, model)
-        return Told(name, report, Quantiles.of(waits), events, monitor.ran, evalsha, requests)
+        return Told(model, report, Quantiles.of(waits), events, monitor.ran, evalsha, requests)
 
 
 async def _beside(
@@ -189,8 +190,10 @@ async def table(given: Given, replicas: int) -> None:
     """Both runs, in one fleet, in pools of their own."""
     name = unused_name()
     await on_postgres_now(f'CREATE DATABASE "{name}"')
-    each = {"OBLETH_FAIRSHARE_SESSION_AFFINITY_WARM_SECS": f"{WARM_SECS // given.scale}"}
-    each["OBLETH_POLICY_POLL_SECS"] = "0.2"
+    each = {
+        "OBLETH_FAIRSHARE_SESSION_AFFINITY_WARM_SECS": f"{WARM_SECS // given.scale}",
+        "OBLETH_POLICY_POLL_SECS": "0.2",
+    }
     backend = SimulatedBackend(
         slots=given.slots,
         cache_tokens=given.cache_tokens,
@@ -219,7 +222,7 @@ async def table(given: Given, replicas: int) -> None:
                 changes = own.mode_changes
                 out.write(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}\n")
                 for model in ("off", "on"):
-                    told = await play(own, given, model, model, own.secrets)
+                    told = await play(own, given, model, own.secrets)
                     out.write(f"{told.row()}\n")
                     out.flush()
                 events = ", ".join(f"{count} {name}" for name, count in told.events.items())

@@ -63,6 +63,7 @@ class Sized:
             lambda: self.models,
             {CapacitySource.DNS: self.source},
             default_size=32,
+            is_usable=lambda endpoint: True,
             **{"every_secs": NEVER, **options},
         )
         self.capacity.subscribe(self.count)

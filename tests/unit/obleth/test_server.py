@@ -124,7 +124,10 @@ async def test_who_has_connected_before_a_listener_stops_is_answered(
         clients.append(socket.create_connection(where, timeout=10))
 
     async def until_the_last_moment(self: uvicorn.Server) -> None:
-        while not self.should_exit:  # noqa: ASYNC110 (it is a plain flag)
+        if is_accepted:
+            connect()
+        # Neither is an event to wait for.
+        while not (self.should_exit and len(self.server_state.connections) == is_accepted):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         # The server has not heard of it when it begins to shut down.
         if not is_accepted:
@@ -137,9 +140,6 @@ async def test_who_has_connected_before_a_listener_stops_is_answered(
     listener = Listener(app, server.bind(FREE_PORT, "X"))
     where = ("127.0.0.1", listener.address.port)
     await listener.start()
-    if is_accepted:
-        connect()
-        await asyncio.sleep(0.05)
     await listener.stop(grace_secs=60)
     with clients[0] as client:
         answer = await asyncio.to_thread(client.recv, 65536)
