@@ -158,7 +158,7 @@ class Admission:
     def waiting_keys(self) -> list[KeyPolicy]:
         """The keys under which requests wait, as they were when the newest of those arrived, and
         those that slots are held for or may be."""
-        newest = {key.id: key for key in self._core.held_keys}
+        newest = {key.id: key for key in self._core.session_keys}
         newest |= {each.ask.key.id: each.ask.key for each in self._undecided.values()}
         return list(newest.values())
 

@@ -108,9 +108,9 @@ class Scheduler:
         return self._books.occupied - self._books.held
 
     @property
-    def held_keys(self) -> Iterable[KeyPolicy]:
+    def session_keys(self) -> Iterable[KeyPolicy]:
         """The keys that slots are held for, or may be when a session's step has ended."""
-        return self._sessions.held_keys
+        return self._sessions.keys
 
     @property
     def queued(self) -> int:
@@ -378,8 +378,8 @@ class Scheduler:
 
     def _claim_hold(self, waiter: Waiter, now: float) -> None:
         """Ask for the slot that the fleet may hold for a request's session, ahead of the queue."""
-        is_free = self._claims and not self._is_paused and waiter.request not in self._slots
-        if is_free and self._sessions.may_take(waiter, now):
+        may_claim = self._claims and not self._is_paused and waiter.request not in self._slots
+        if may_claim and self._sessions.may_take(waiter, now):
             slots = self._books.slots(waiter.pool, self.ceiling)
             self._claim(waiter, slots, now, is_hold_only=True)
 
@@ -394,8 +394,8 @@ class Scheduler:
         for node, amount in slot.charged:
             node.pending += amount
         turn = None if standing is None else self._turns.turn(slot, standing, slots, now)
-        terms, most = self._sessions.terms(waiter, is_only=is_hold_only), self._configured_ceiling
-        self._effects.append(claim_of(waiter.request, slot, most, turn, terms))
+        terms = self._sessions.terms(waiter, is_only=is_hold_only)
+        self._effects.append(claim_of(waiter.request, slot, self._configured_ceiling, turn, terms))
 
     def _granted(self, event: ClaimGranted, now: float) -> None:
         slot = self._slots[event.request]

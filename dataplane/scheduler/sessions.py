@@ -43,7 +43,7 @@ class Sessions:
         """Where the event under way puts what it wants done."""
 
     @property
-    def held_keys(self) -> Iterable[KeyPolicy]:
+    def keys(self) -> Iterable[KeyPolicy]:
         """The key of every slot that is held, or may be when a session's step has ended."""
         yield from (hold.key.policy for _, hold in self._holds())
         yield from (slot.key.policy for slot in self._slots.values() if slot.step is not None)

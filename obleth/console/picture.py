@@ -12,6 +12,9 @@ BAR_CELLS = 24
 TENANTS_SHOWN = 20
 NARROW = 72
 """Of a terminal with fewer columns only what says who waits and why is told."""
+_NUMBERS = ("running", "held", "waiting", "fair", "score")
+_COLUMNS = ("  tenant", "group", *_NUMBERS, "waits for")
+_WIDE_ONLY = ("group", "held", "fair", "score")
 
 
 def drawn(state: LiveState, width: int) -> RenderableType:
@@ -60,8 +63,7 @@ def _bar(pool: LivePool) -> str:
 
 def _tenants(pool: LivePool, is_narrow: bool) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    left_out = ("group", "held", "fair", "score") if is_narrow else ()
-    titles = [title for title in _COLUMNS if title not in left_out]
+    titles = [title for title in _COLUMNS if not (is_narrow and title in _WIDE_ONLY)]
     for title in titles:
         table.add_column(
             title,
@@ -74,10 +76,6 @@ def _tenants(pool: LivePool, is_narrow: bool) -> RenderableType:
         table.add_row(*(row[title] for title in titles))
     more = sum(group.tenants for group in pool.groups) - min(TENANTS_SHOWN, len(pool.tenants))
     return Group(table, Text(f"  and {more} more tenants")) if more > 0 else table
-
-
-_NUMBERS = ("running", "held", "waiting", "fair", "score")
-_COLUMNS = ("  tenant", "group", *_NUMBERS, "waits for")
 
 
 def _row(tenant: LiveTenant) -> list[Text]:

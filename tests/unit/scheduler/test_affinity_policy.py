@@ -167,15 +167,15 @@ def test_a_slot_held_for_a_key_that_is_revoked_is_freed_and_others_are_not() -> 
     gone = a_key("t", key="gone")
     holding(world, two, key=gone)
     holding(world, two)
-    assert {key.id for key in world.core.held_keys} == {gone.id, T.id}
+    assert {key.id for key in world.core.session_keys} == {gone.id, T.id}
     world.post(KeyGone(gone.id))
-    assert [key.id for key in world.core.held_keys] == [T.id]
+    assert [key.id for key in world.core.session_keys] == [T.id]
 
 
 def test_a_key_that_is_revoked_while_its_step_runs_leaves_no_slot_held_when_that_ends() -> None:
     world = World()
     step = a_loop(world)
-    assert [key.id for key in world.core.held_keys] == [T.id], "so that its end is heard of here"
+    assert [key.id for key in world.core.session_keys] == [T.id], "so that its end is heard of here"
     world.post(KeyGone(T.id))
     world.finish(step)
     assert (held(world), world.noted) == (0, {})

@@ -284,7 +284,7 @@ def test_what_the_fleet_holds_is_let_go_at_once_when_nothing_may_be_held_any_mor
     replica, pool = Replica(), pool_of(4)
     replica.do(Finished(running(replica, pool)))
     replica.do(HoldAnswered("m", S, 3.0, T))
-    assert [key.id for key in replica.core.held_keys] == [T.id]
+    assert [key.id for key in replica.core.session_keys] == [T.id]
     assert let_go(replica.do(NO_MORE[why])) == [Unhold("m", "default", "t", T.id, "s")]
     replica.do(HoldEnded("m", S, "freed"))
     assert let_go(replica.do(NO_MORE[why])) == []
