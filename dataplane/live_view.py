@@ -40,12 +40,18 @@ class LevelView(msgspec.Struct, frozen=True, kw_only=True):
     """The lowest score of one that could go if a slot were free."""
 
 
-class GroupView(Counts, frozen=True, kw_only=True):
+class NodeView(Counts, frozen=True, kw_only=True):
+    """What a group, a tenant and a key have in common."""
+
     name: str
     weight: int
-    served_tokens: int
-    share_score: float
+    """A tenant's is the effective one: scaled by the model's admission weight."""
+    served_tokens: int = 0
+    share_score: float = 0.0
     """Served tokens a unit of weight: the lowest goes first."""
+
+
+class GroupView(NodeView, frozen=True, kw_only=True):
     tenants: int = 0
     """How many have work, those that are not listed included."""
     tenant_weight: int = 0
@@ -53,15 +59,10 @@ class GroupView(Counts, frozen=True, kw_only=True):
     tenants_level: LevelView = LevelView()
 
 
-class TenantView(Counts, frozen=True, kw_only=True):
+class TenantView(NodeView, frozen=True, kw_only=True):
     id: str
-    name: str
     group: str
-    weight: int
-    """Effective: scaled by the model's admission weight."""
     max_in_flight: int | None
-    served_tokens: int
-    share_score: float
     is_capped: bool = False
     """At its cap as this replica enforces it, or by what the fleet said."""
     keys_capped: bool = False
@@ -71,14 +72,10 @@ class TenantView(Counts, frozen=True, kw_only=True):
     keys_level: LevelView = LevelView()
 
 
-class KeyView(Counts, frozen=True, kw_only=True):
+class KeyView(NodeView, frozen=True, kw_only=True):
     id: str
     tenant_id: str
-    name: str
-    weight: int
     max_in_flight: int | None
-    served_tokens: int
-    share_score: float
     is_capped: bool = False
     is_passed: bool = False
     """A warm session's request goes ahead of the one that has waited for longest."""

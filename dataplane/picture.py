@@ -151,11 +151,7 @@ def _fleet_hold(view: PoolView, pool: Pool, key: KeyPolicy) -> PoolView:
         queued=0,
         held=0,
         affinity={},
-        groups=(
-            GroupView(
-                name=group.name, weight=group.weight, held=1, served_tokens=0, share_score=0.0
-            ),
-        ),
+        groups=(GroupView(name=group.name, weight=group.weight, held=1),),
         tenants=(
             TenantView(
                 id=tenant.id,
@@ -164,8 +160,6 @@ def _fleet_hold(view: PoolView, pool: Pool, key: KeyPolicy) -> PoolView:
                 weight=effective_weight(tenant.weight, pool.policy.admission_weight),
                 max_in_flight=tenant.max_in_flight,
                 held=1,
-                served_tokens=0,
-                share_score=0.0,
             ),
         ),
         keys=(
@@ -176,8 +170,6 @@ def _fleet_hold(view: PoolView, pool: Pool, key: KeyPolicy) -> PoolView:
                 weight=key.weight,
                 max_in_flight=key.max_in_flight,
                 held=1,
-                served_tokens=0,
-                share_score=0.0,
             ),
         ),
     )

@@ -69,8 +69,6 @@ def _with_one_more(pool: LivePool | None, new: Newcomer) -> PoolView:
                 weight=new.tenant_weight,
                 max_in_flight=new.tenant_cap,
                 queued=1,
-                served_tokens=0,
-                share_score=0.0,
             )
         )
     keys = [] if pool is None else [_key(each, each.id == new.key_id) for each in pool.keys]
@@ -83,8 +81,6 @@ def _with_one_more(pool: LivePool | None, new: Newcomer) -> PoolView:
                 weight=new.key_weight,
                 max_in_flight=new.key_cap,
                 queued=1,
-                served_tokens=0,
-                share_score=0.0,
             )
         )
     groups = () if pool is None else pool.groups
@@ -109,10 +105,7 @@ def _with_one_more(pool: LivePool | None, new: Newcomer) -> PoolView:
 def _groups(groups: Sequence[LiveGroup], new: Newcomer) -> list[GroupView]:
     weights = {each.name: each.weight for each in groups}
     weights.setdefault(new.group, new.group_weight)
-    return [
-        GroupView(name=name, weight=weight, served_tokens=0, share_score=0.0)
-        for name, weight in weights.items()
-    ]
+    return [GroupView(name=name, weight=weight) for name, weight in weights.items()]
 
 
 def _tenant(tenant: LiveTenant, is_its: bool) -> TenantView:

@@ -56,8 +56,6 @@ def pool(
                 in_flight=sum(each.in_flight for each in members),
                 queued=sum(each.queued for each in members),
                 held=sum(each.held for each in members),
-                served_tokens=0,
-                share_score=0.0,
                 tenants=len(members),
                 tenant_weight=sum(each.weight for each in members),
             )
