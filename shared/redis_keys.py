@@ -27,7 +27,7 @@
 | `B:1:mark` | string | renew | – | 1 lease |
 | `obleth:fairshare:view:<replica>` | string | that replica | both planes | 3 intervals |
 | `obleth:endpoints:health:<replica>` | string | that replica | control plane | 3 intervals |
-| `obleth:fairshare:released` | channel | release; heartbeat, settle, leave | every replica | – |
+| `obleth:fairshare:released` | channel | every slot script but assert | every replica | – |
 | `obleth:invalidate` | channel | control plane, after a commit | every replica | – |
 
 L: as long as the leases in it, at most twice the longest. An id is a claim's. A note is
