@@ -17,8 +17,8 @@
 | `T:1:hold_notes` | hash: hold → where it stands | the same | the same | M |
 | `T:1:starving:<pool>` | string | claim | release | 1 s |
 | `T:1:session:<pool>:<key>:<session>` | string: finish, holds | release | the same, claim | S |
-| `T:1:line:all` | hash: replica → place | claim, release | the same | 8 s |
-| `T:1:line:pool:<pool>` | the same | the same | the same | 8 s |
+| `T:1:line:all` | hash: pool → turn, note; replica → place | claim, release | the same | 8 s |
+| `T:1:line:pool:<pool>` | hash: replica → place | the same | the same | 8 s |
 | `T:1:line:tenant:<pool>:<tenant>` | the same | the same | the same | 8 s |
 | `T:1:line:key:<pool>:<key>` | the same | the same | the same | 8 s |
 | `B:1:minute:<tenant>` | hash: size, level, at | reserve, settle | the same, check | until full |

@@ -2,7 +2,7 @@
 
 A message is a JSON object. `pool` with `turn`: there is a slot, and it is the turn of the replica
 named there, for a waiter of `key`, of `tenant`. `came` with `at`: that replica was called at the
-pool named there, and has its slot. `pool` with `ceiling` (whether others than its own waiters may
+pool named there, and has claimed. `pool` with `ceiling` (whether others than its own waiters may
 go on): a slot that somebody waits for was freed, and whoever claims first has it. `hold` with
 `replica` and `why`: the slot that the replica had held for a session is not held any more.
 `replica` alone: that replica came, went, or has all it holds on the books now. Anything else is
@@ -44,7 +44,7 @@ class TurnCalled:
 
 @dataclass(frozen=True, slots=True)
 class TurnTaken:
-    """`replica` was called in `pool`, and came."""
+    """`replica` was called in `pool`, and came, whatever became of its claim."""
 
     pool: str
     replica: str

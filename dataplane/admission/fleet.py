@@ -156,12 +156,13 @@ class Fleet:
         now = asyncio.get_running_loop().time()
         if reply.answer is Answer.GRANTED:
             more_at = None if reply.is_more else now + self._pause(reply)
-            return ClaimGranted(request, reply.told, more_at, reply.is_held)
+            more_by = self._limit(reply, reply.turn_at or Answer.POOL)
+            return ClaimGranted(request, reply.told, more_at, more_by, reply.is_held)
         self._booked.discard(request)
         if reply.turn_at is not None:
             pause = self._draw(*RETRY_SECS) if reply.turn_of else self._pause(reply)
             retry_at = now + pause
-            by = _REFUSED_BY[reply.turn_at]
+            by = self._limit(reply, reply.turn_at)
             return ClaimRefused(request, by, retry_at, reply.told, reply.turn_of)
         pause = self._pause(reply)
         if claim.holds.is_starving:
@@ -169,8 +170,16 @@ class Fleet:
             pause = self._draw(*RETRY_SECS)
         if reply.hold_ends is not None:
             pause = min(pause, reply.hold_ends + self._draw(*ENDED_SECS))
-        retry_at = now + pause
-        return ClaimRefused(request, _REFUSED_BY[reply.answer], retry_at, reply.told)
+        by = self._limit(reply, reply.answer)
+        return ClaimRefused(request, by, now + pause, reply.told)
+
+    def _limit(self, reply: Reply, answer: Answer) -> RefusedBy:
+        """What stands against a claim. One that goes by the order waits in its pool's line whatever
+        the limit was."""
+        by = _REFUSED_BY[answer]
+        if by is RefusedBy.CEILING and reply.told is not None:
+            return RefusedBy.TURN if self.is_listening else RefusedBy.POOL
+        return by
 
     def looks_at(self) -> float:
         """When to look whether a replica that is called just now has come; not all at once."""

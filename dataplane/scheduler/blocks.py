@@ -37,14 +37,15 @@ class Blocks:
         """Whoever was refused claims nothing more for now."""
         pool = slot.pool
         pool.was_refused = True
-        if pool.was_called and by in (RefusedBy.POOL, RefusedBy.TENANT, RefusedBy.KEY):
+        if pool.was_called and by not in (RefusedBy.CEILING, RefusedBy.NOBODY):
             # It was called after the refusal, for all that is known.
             pool.was_called = False
             return
         whose: Whose = (pool, None)
         match by:
-            case RefusedBy.POOL:
+            case RefusedBy.POOL | RefusedBy.TURN:
                 pool.blocked = True
+                pool.takes_turns = by is RefusedBy.TURN
             case RefusedBy.TENANT | RefusedBy.KEY:
                 node = slot.key.tenant if by is RefusedBy.TENANT else slot.key
                 node.blocked = node.at_cap = True
@@ -67,7 +68,7 @@ class Blocks:
         if pool is None:
             self.is_everybody = False
         elif node is None:
-            pool.blocked = False
+            pool.blocked = pool.takes_turns = False
             self._books.refresh(pool)
         elif node in pool.blocked_nodes:
             node.blocked = False
@@ -77,6 +78,11 @@ class Blocks:
         """All of this pool may."""
         for node in list(pool.blocked_nodes):
             self.lift(pool, node)
+        self.lift(pool)
+
+    def ask_again(self, pool: Pool) -> None:
+        """Something has changed for a pool, which an answer that is under way may not know of."""
+        pool.ask_again()
         self.lift(pool)
 
     def lift_due(self, now: float) -> None:
@@ -109,7 +115,11 @@ class Blocks:
             return
         for node in (slot.key, slot.key.tenant):
             self.lift(slot.pool, node)
-        self.lift(slot.pool)
+        tenant = slot.key.tenant
+        # Whoever was at its cap here until now cannot be called: nobody was told that it waits.
+        is_known = not tenant.waiting or any(key.tenant is tenant for key in slot.pool.named)
+        if not (slot.pool.takes_turns and is_known):
+            self.lift(slot.pool)
 
     def slots_freed(self, id: str | None) -> None:
         """Another replica gave back a slot of this pool; None: one that counted at the ceiling."""
@@ -117,7 +127,7 @@ class Blocks:
         if id is None:
             self.lift(None)
         elif pool is not None:
-            pool.was_called = pool.claiming > 0
+            self.ask_again(pool)
             self.lift_pool(pool)
 
     def other_called(self, event: OtherCalled) -> None:
@@ -133,10 +143,9 @@ class Blocks:
         pool = self._books.pools.get(event.pool)
         if pool is None:
             return
-        pool.was_called = pool.claiming > 0
         self.redirect(pool, event.turn_of)
         self.lift(None)
-        self.lift(pool)
+        self.ask_again(pool)
 
     def redirect(self, pool: Pool, turn_of: tuple[str, str]) -> None:
         """It is the turn of this tenant and key, who are at no cap then, whatever was said."""

@@ -219,6 +219,8 @@ class Books:
             return pool
         pool.gone = False
         if pool.policy is not policy and pool.policy != policy:
+            if policy.size > pool.policy.size:
+                pool.ask_again()
             rescale = pool.policy.admission_weight != policy.admission_weight
             pool.policy, pool.size = policy, part(policy.size, self.divide_by)
             if rescale:
@@ -260,6 +262,7 @@ class Books:
         before = node.configured_cap
         if before is not None and (cap is None or cap > before):
             node.level.join(node)
+            node.blocked = node.at_cap = False
         node.configured_cap = cap
         node.cap = part_of_cap(cap, self.divide_by)
 

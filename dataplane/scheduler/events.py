@@ -123,6 +123,21 @@ class RegimeChanged:
     """Nobody is admitted and nothing is claimed for now; what runs goes on."""
 
 
+class RefusedBy(StrEnum):
+    """The limit that stood against a claim."""
+
+    POOL = "pool"
+    CEILING = "ceiling"
+    TENANT = "tenant"
+    KEY = "key"
+    TURN = "turn"
+    """The ceiling, under which pools take turns: the pool is called when it is its."""
+    NOBODY = "nobody"
+    """No limit: the fleet did not answer, or the replica may not claim now."""
+    NO_HOLD = "no_hold"
+    """No limit: it was for the slot held for its session alone, and none is."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimGranted:
     """The fleet has granted the slot claimed for a request."""
@@ -131,21 +146,10 @@ class ClaimGranted:
     told: Told | None = None
     more_at: float | None = None
     """When the pool may claim again if nothing is heard before; None: at once."""
+    more_by: RefusedBy = RefusedBy.POOL
+    """What stands against its claims until then."""
     held: bool = False
     """It is the slot that was held for the request's session."""
-
-
-class RefusedBy(StrEnum):
-    """The limit that stood against a claim."""
-
-    POOL = "pool"
-    CEILING = "ceiling"
-    TENANT = "tenant"
-    KEY = "key"
-    NOBODY = "nobody"
-    """No limit: the fleet did not answer, or the replica may not claim now."""
-    NO_HOLD = "no_hold"
-    """No limit: it was for the slot held for its session alone, and none is."""
 
 
 @dataclass(frozen=True, slots=True)

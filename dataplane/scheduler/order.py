@@ -26,11 +26,12 @@ EVERYONE: Final = ""
 """The id of the one group in which all tenants stand where groups do not count."""
 
 
-GROUPS_MAX: Final = 4
-"""Groups of which a replica tells the others who may come first."""
+GROUPS_MAX: Final = 16
+"""Groups of which a replica tells the others who may come first: one that is not told of is hidden
+behind the others until it is."""
 TENANTS_MAX: Final = 4
-"""Tenants of each that it tells of, in order, and as many that are at their caps for all it knows:
-for how long is for the fleet to say."""
+"""Tenants of each that it tells of, in order, fewer where `GROUPS_MAX` would not do for all; and as
+many that are at their caps for all it knows: for how long is for the fleet to say."""
 
 
 class Order(Protocol):
@@ -75,10 +76,11 @@ class Hierarchical:
 
     def candidates(self, groups: Level[Group], slots: int) -> list[Tenant]:
         found: dict[str, Tenant] = {}
+        most = max(1, min(TENANTS_MAX, GROUPS_MAX // max(1, len(groups.contenders))))
         for group in islice(groups.in_order(), GROUPS_MAX):
             part = groups.shares.of(group.weight, group.name, slots)
             under = (each for each in group.tenants.in_order() if _under_share(each, part))
-            for tenant in (*_first_few(group), *islice(under, 1)):
+            for tenant in (*_first_few(group, most), *islice(under, 1)):
                 found[tenant.id] = tenant
         return list(found.values())
 
@@ -100,7 +102,7 @@ class Weighted:
 
     def candidates(self, groups: Level[Group], slots: int) -> list[Tenant]:
         group = groups.first()
-        return [] if group is None else list(_first_few(group))
+        return [] if group is None else list(_first_few(group, TENANTS_MAX))
 
     def shares(self, tenant: Tenant, slots: int) -> tuple[int, int] | None:
         return None
@@ -110,9 +112,9 @@ def _under_share(node: Node, slots: int) -> bool:
     return node.level.shares.under(node.weight, node.name, slots, node.taken)
 
 
-def _first_few(group: Group) -> Iterator[Tenant]:
+def _first_few(group: Group, most: int) -> Iterator[Tenant]:
     """The first tenants of a group, those at their caps told apart."""
-    room = {False: TENANTS_MAX, True: TENANTS_MAX}
+    room = {False: most, True: most}
     for tenant in group.tenants.in_order():
         cap = tenant.configured_cap
         is_capped = cap is not None and tenant.taken >= cap

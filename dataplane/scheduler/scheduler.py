@@ -169,6 +169,7 @@ class Scheduler:
             case FleetSeen():
                 if self._claims:
                     self._books.see(event)
+                    self._name_anew(*self._books.pools.values())
             case PoolChanged(policy):
                 if policy.id in self._books.pools:
                     self._sessions.follow(self._books.pool(policy), now)
@@ -226,15 +227,13 @@ class Scheduler:
         books.count(pool, key, waiting=1)
         self._sessions.waits(waiter, now)
         books.place(pool, key)
-        if self._is_in_order and pool.was_refused:
-            self._stand_for(waiter)
+        self._name_anew(pool)
 
-    def _stand_for(self, waiter: Waiter) -> None:
-        """Who comes first here is somebody else than the fleet was told of: it is told anew."""
-        pool = waiter.pool
-        if self._turns.next(pool, self._books.slots(pool, self.ceiling)) is waiter:
-            pool.was_called = pool.claiming > 0
-            self._blocks.lift(pool)
+    def _name_anew(self, *pools: Pool) -> None:
+        """Where somebody comes first whom the fleet was not told of, it is told anew."""
+        for pool in pools if self._is_in_order else ():
+            if self._turns.is_first_unnamed(pool, self._books.slots(pool, self.ceiling)):
+                self._blocks.ask_again(pool)
 
     def _withdraw(self, waiter: Waiter, now: float) -> None:
         """A request waits no longer, and is not charged."""
@@ -419,7 +418,7 @@ class Scheduler:
         if not pool.waiting:
             pool.was_refused = False
         elif event.more_at is not None:
-            self._blocks.put(slot, RefusedBy.POOL, event.more_at)
+            self._blocks.put(slot, event.more_by, event.more_at)
         self._books.refresh(pool)
 
     def _refused(self, event: ClaimRefused, now: float) -> None:
@@ -433,6 +432,7 @@ class Scheduler:
             waiter.at_once = False
             slot.decided()
             slot.refund()
+            pool.named.add(key)
             key.take_back(waiter)
             self._sessions.taken_back(waiter)
             self._books.count(pool, key, waiting=1, running=-1)

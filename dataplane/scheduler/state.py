@@ -172,9 +172,11 @@ class Pool:
         "groups",
         "held",
         "is_aligned",
+        "named",
         "policy",
         "running",
         "size",
+        "takes_turns",
         "tenants",
         "turn_of",
         "waiting",
@@ -194,14 +196,17 @@ class Pool:
         """Slots claimed and not answered yet; they count as running until they are."""
         self.blocked = False
         """The fleet says the pool is full; whether that still holds is asked again in a moment."""
+        self.takes_turns = False
+        """It is blocked by the ceiling, and called when it is its turn."""
         self.blocked_nodes: dict[Node, Key] = {}
         """Tenants and keys that the fleet says are at their caps, each with a key to place it by.
         """
         self.was_refused = False
         """A claim was refused since its queue was last empty: claims go one at a time."""
         self.was_called = False
-        """While a claim is under way, whose answer may be older, a slot was freed or somebody came
-        who goes first."""
+        """While a claim is under way, whose answer may be older, something changed for the pool."""
+        self.named: set[Key] = set()
+        """The keys the fleet was last told of as those that may come first."""
         self.turn_of: tuple[str, str] | None = None
         """The tenant and key whose turn the fleet says it is."""
         self.was_redirected = False
@@ -243,6 +248,11 @@ class Pool:
     def is_seen(self) -> bool:
         """Whether it takes part in the live picture."""
         return self.has_work or bool(self.fleet_holds)
+
+    def ask_again(self) -> None:
+        """Whatever the fleet said, or says to what was claimed before now, it may claim."""
+        self.blocked = self.takes_turns = False
+        self.was_called = self.claiming > 0
 
     def head(self, key: Key) -> Waiter | None:
         """The request of a key that goes when it is the key's turn."""

@@ -35,6 +35,13 @@ class Turns:
         tenant = self._order.next(pool.groups, slots)
         return None if tenant is None else _first_of(pool, tenant)
 
+    def is_first_unnamed(self, pool: Pool, slots: int) -> bool:
+        """Whether the fleet has refused a pool and was not told of who comes first there now."""
+        if not pool.was_refused or not pool.groups.contenders:
+            return False
+        first = self.next(pool, slots)
+        return first is not None and first.key not in pool.named
+
     def standing(self, waiter: Waiter, slots: int, now: float) -> Standing:
         """Where a waiter stands in a pool with `slots` to share: for its key, which is chosen by
         who has waited there for longest, whoever of it goes then."""
@@ -56,6 +63,7 @@ class Turns:
         tenants = self._order.candidates(pool.groups, slots)
         named = dict.fromkeys(key for each in tenants for key in _up_to_uncapped(each))
         named |= dict.fromkeys(islice(pool.blocked_nodes.values(), BLOCKED_MAX))
+        pool.named = set(named)
         heads = (pool.head(key) for key in named)
         others = tuple(self.standing(each, slots, now) for each in heads if each is not None)
         return Turn(standing, slot.charges, others)

@@ -169,7 +169,8 @@ def a_grant_to_nobody_is_kept(patch: pytest.MonkeyPatch) -> None:
 def a_refused_claim_is_tried_again_only_when_something_is_heard(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    patch.setattr("dataplane.admission.fleet.RETRY_SECS", (1e6, 2e6))
+    for name in ("RETRY_SECS", "REFRESH_SECS", "LOOK_SECS"):
+        patch.setattr(f"dataplane.admission.fleet.{name}", (1e6, 2e6))
 
 
 def a_request_waits_for_ever(patch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,22 @@
 """One order over a fleet, held to what one scheduler that sees every request would have done.
 
-A *course* is a list of requests: when, of which key, at which replica, how long. It is lived twice:
-by a fleet at whose replicas the requests come in as the course says, and by one replica that gets
-them all, whose scheduler the property tests hold to the naive oracle. Everybody is backlogged, so
-that who is served is the scheduler's choice alone; then the two are compared, grant by grant.
+A *course* (`fleet_courses.py`) is lived twice: by a fleet at whose replicas the requests come in as
+the course says, and by one replica that gets them all, whose scheduler the property tests hold to
+the naive oracle. Everybody is backlogged, so that who is served is the scheduler's choice alone;
+then the two are compared, grant by grant.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dataplane.scripts import ScriptCall
-from shared.policy import GroupPolicy, KeyPolicy, ModelPolicy, TenantPolicy
+from shared.policy import ModelPolicy
+from tests.simulation.fleet_courses import Come, Course, any_course, skewed, wide_course
 from tests.simulation.fleet_member import FleetSettings, Member, Request
 from tests.simulation.fleet_network import Weather
 from tests.simulation.fleet_world import Load, World
@@ -26,37 +25,6 @@ WINDOW: Final = 200
 LAN: Final = Weather(latency=(0.0001, 0.0006))
 WARM_UP: Final = 100
 """Grants before the first window."""
-
-
-@dataclass(frozen=True, slots=True)
-class Come:
-    """One request of a course."""
-
-    at: float
-    key: KeyPolicy
-    replica: int
-    secs: float
-    leaves_after: float | None = None
-
-
-@dataclass(slots=True)
-class Course:
-    """What happens. `killed_at` is when the last replica dies; `blocked` of every second its loop
-    stands still."""
-
-    name: str
-    replicas: int
-    size: int
-    comes: list[Come]
-    algorithm: str = "hierarchical"
-    ceiling: int = 4096
-    killed_at: float | None = None
-    blocked: float = 0.0
-    reply_lost: float = 0.0
-
-    @property
-    def service_secs(self) -> float:
-        return max(come.secs for come in self.comes)
 
 
 @dataclass(slots=True)
@@ -108,14 +76,17 @@ class OrderWorld(World):
         super().__init__(seed, settings, Load(1.0, 1.0, 0.0), trace=False)
         self.course: Final = course
         self.outcome: Final = Outcome()
-        self.waiting: Counter[str] = Counter()
-        self.running: Counter[str] = Counter()
+        self.waiting: Counter[tuple[str, str]] = Counter()
+        self.running: Counter[tuple[str, str]] = Counter()
         self._since = 0.0
         self._watching = False
         self.varied = False
-        self.models["m"] = ModelPolicy("m", "m", max_in_flight=course.size)
+        for id, size in {"m": course.size, **course.pools}.items():
+            self.models[id] = ModelPolicy(id, id, max_in_flight=size)
+        self.backlogs: Final = set()
         for come in course.comes:
             self.keys[come.key.id] = come.key
+            self.backlogs.add((come.model, come.key.tenant.id))
         ledger_after = self.server.after
 
         def after(call: ScriptCall, seen: object, reply: object, fresh: bool) -> None:
@@ -137,7 +108,11 @@ class OrderWorld(World):
             self.time.at(begin + come.at, lambda come=come: self._come(come))
         if course.killed_at is not None and course.replicas > 1:
             self.outcome.killed_at = begin + course.killed_at
-            self.time.at(begin + course.killed_at, lambda: self.kill(self.live[-1]))
+            self.time.at(begin + course.killed_at, lambda: self._kill(self.live[-1]))
+        if course.joined_at is not None and course.replicas > 1:
+            self.time.at(begin + course.joined_at, self._join)
+        for at, tenant, weight in course.reweighed:
+            self.time.at(begin + at, lambda t=tenant, w=weight: self._reweigh(t, w))
         if course.blocked and course.replicas > 1:
             self._block(self.live[-1])
         last = begin + max(come.at for come in course.comes)
@@ -153,12 +128,28 @@ class OrderWorld(World):
         for member in self.live:
             member.requests_link.weather = replace(LAN, reply_lost=self.course.reply_lost)
 
+    def _kill(self, member: Member) -> None:
+        self._account()
+        for request in member.unfinished.values():
+            who = (request.model.id, request.key.tenant.id)
+            (self.waiting if request.entered_at is None else self.running)[who] -= 1
+        self.kill(member)
+
+    def _join(self) -> None:
+        member = self.start()
+        member.requests_link.weather = replace(LAN, reply_lost=self.course.reply_lost)
+
+    def _reweigh(self, tenant: str, weight: int) -> None:
+        for key in [key for key in self.keys.values() if key.tenant.id == tenant]:
+            self.keys[key.id] = replace(key, tenant=replace(key.tenant, weight=weight))
+        self._spread()
+
     def _come(self, come: Come) -> None:
         members = self.live
         member = members[come.replica % len(members)]
         self._account()
-        self.waiting[come.key.tenant.id] += 1
-        request = self.ask(member, come.key, self.models["m"], come.secs)
+        self.waiting[come.model, come.key.tenant.id] += 1
+        request = self.ask(member, self.keys[come.key.id], self.models[come.model], come.secs)
         if come.leaves_after is not None:
             self.time.after(come.leaves_after, lambda: self._leaves(request))
 
@@ -173,28 +164,29 @@ class OrderWorld(World):
 
     @property
     def _all_backlogged(self) -> bool:
-        return all(self.waiting[key.tenant.id] > 0 for key in self.keys.values())
+        return all(self.waiting[who] > 0 for who in self.backlogs)
 
     def _entered(self, request: Request) -> None:
         self._account()
-        tenant = request.key.tenant.id
-        grant = (self.time.now, tenant, request.queue_secs, self._all_backlogged)
+        who = request.model.id, request.key.tenant.id
+        name = "/".join(who) if self.course.pools else who[1]
+        grant = (self.time.now, name, request.queue_secs, self._all_backlogged)
         if not self.is_in_step:
             self.outcome.apart.add(len(self.outcome.grants))
         self.outcome.grants.append(grant)
-        self.waiting[tenant] -= 1
-        self.running[tenant] += 1
+        self.waiting[who] -= 1
+        self.running[who] += 1
         super()._entered(request)
 
     def _left(self, request: Request) -> None:
         self._account()
-        self.running[request.key.tenant.id] -= 1
+        self.running[request.model.id, request.key.tenant.id] -= 1
         super()._left(request)
 
     def _ended(self, request: Request) -> None:
         if request.entered_at is None:
             self._account()
-            self.waiting[request.key.tenant.id] -= 1
+            self.waiting[request.model.id, request.key.tenant.id] -= 1
         super()._ended(request)
 
     def _account(self) -> None:
@@ -202,22 +194,28 @@ class OrderWorld(World):
         now, since = self.time.now, self._since
         self._since = now
         caps = {key.tenant.id: key.tenant.max_in_flight for key in self.keys.values()}
-        could = sum(
-            min(n, n if (cap := caps[tenant]) is None else max(0, cap - self.running[tenant]))
-            for tenant, n in self.waiting.items()
-        )
         if not self._watching or not self.waiting.total():
             return
-        size = min(self.course.size, self.course.ceiling)
-        free = size - sum(self.running.values())
+        size, idle = 0, 0
+        for pool, slots in {"m": self.course.size, **self.course.pools}.items():
+            could = sum(
+                min(n, n if (cap := caps[who[1]]) is None else max(0, cap - self.running[who]))
+                for who, n in self.waiting.items()
+                if who[0] == pool
+            )
+            free = slots - sum(n for who, n in self.running.items() if who[0] == pool)
+            size += slots
+            idle += max(0, min(free, could))
+        size = min(size, self.course.ceiling)
+        free = size - self.running.total()
         self.outcome.busy += (now - since) * size
-        self.outcome.idle += (now - since) * max(0, min(free, could))
+        self.outcome.idle += (now - since) * max(0, min(free, idle))
 
 
 def live(course: Course, *, fleet: bool, order: bool = True, seed: int = 0) -> Outcome:
     """Live a course, with its replicas or with one that gets everything."""
     if not fleet:
-        course = replace(course, replicas=1, killed_at=None, blocked=0.0)
+        course = replace(course, replicas=1, killed_at=None, joined_at=None, blocked=0.0)
     settings = FleetSettings(
         ceiling=course.ceiling, timeout=1e6, algorithm=course.algorithm, fleet_order=order
     )
@@ -279,93 +277,6 @@ def judge(course: Course, *, order: bool = True) -> Verdict:
     )
 
 
-# Courses
-
-
-def key_of(
-    name: str, group: str, weight: int, cap: int | None = None, group_weight: int = 100
-) -> KeyPolicy:
-    tenant = TenantPolicy(name, name, GroupPolicy(group, group_weight), weight, max_in_flight=cap)
-    return KeyPolicy(f"{name}/k", "k", tenant)
-
-
-def backlogged(
-    name: str,
-    keys: Sequence[tuple[KeyPolicy, Sequence[int]]],
-    *,
-    replicas: int,
-    size: int,
-    secs: float,
-    grants: int,
-    choose: random.Random,
-    leaving: float = 0.0,
-    **more: object,
-) -> Course:
-    """Everybody has a backlog from the start; each key's requests come in at the replicas named."""
-    comes = []
-    for key, replicas_of in keys:
-        for number in range(grants):
-            leaves = choose.uniform(0, grants * secs / size) if choose.random() < leaving else None
-            at = number * 0.002 + choose.random() * 0.01
-            comes.append(
-                Come(at, key, choose.choice(replicas_of), choose.uniform(0.5, 1.5) * secs, leaves)
-            )
-    comes.sort(key=lambda come: come.at)
-    return Course(name, replicas, size, comes, **more)  # type: ignore[arg-type]
-
-
-def skewed(algorithm: str, replicas: int = 3, secs: float = 0.25, grants: int = 600) -> Course:
-    """Weights 4 to 1, all of A's requests at one replica, B's at the others."""
-    choose = random.Random(1)
-    a, b = key_of("a", "a", 400, group_weight=400), key_of("b", "b", 100, group_weight=100)
-    others = range(1, replicas)
-    return backlogged(
-        f"skewed {algorithm}",
-        [(a, [0]), (b, list(others))],
-        replicas=replicas,
-        size=8,
-        secs=secs,
-        grants=grants,
-        choose=choose,
-        algorithm=algorithm,
-    )
-
-
-def with_newcomer(course: Course, *, at: float) -> Course:
-    """The same, and one more tenant that comes to the last replica only then."""
-    key = key_of("new", "a", 100)
-    comes = [Come(at, key, course.replicas - 1, 1.0) for _ in range(300)]
-    return replace(course, comes=[*course.comes, *comes])
-
-
-def any_course(seed: int) -> Course:
-    """A course drawn at random."""
-    choose = random.Random(f"{seed} course")
-    replicas = choose.choice((2, 2, 3, 3, 4))
-    size = choose.choice((4, 8, 16))
-    groups = choose.sample(["x", "y", "z"], choose.choice((1, 2, 3)))
-    weights = {group: choose.choice((100, 100, 300)) for group in groups}
-    keys = []
-    for name in "abcde"[: choose.choice((2, 3, 4, 5))]:
-        group = choose.choice(groups)
-        cap = choose.choice((None, None, None, max(1, size // 4)))
-        key = key_of(name, group, choose.choice((50, 100, 200)), cap, weights[group])
-        keys.append((key, choose.sample(range(replicas), choose.randint(1, replicas))))
-    secs = choose.choice((0.5, 1.0, 2.0))
-    return backlogged(
-        f"seed {seed}",
-        keys,
-        replicas=replicas,
-        size=size,
-        secs=secs,
-        grants=450,
-        choose=choose,
-        leaving=choose.choice((0.0, 0.0, 0.1)),
-        algorithm=choose.choice(("hierarchical", "hierarchical", "weighted")),
-        ceiling=choose.choice((4096, 4096, size - 1)),
-    )
-
-
 def told(name: str, one: Outcome, fleet: Outcome) -> str:
     steady = fleet.steady
     shares = Counter(tenant for _, tenant, _, _ in fleet.grants[WARM_UP:steady])
@@ -386,9 +297,10 @@ def main() -> int:
     parser.add_argument("--grants", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=0, help="random courses instead")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--wide", action="store_true", help="with many of everything")
     options = parser.parse_args()
     for seed in range(options.seed, options.seed + options.seeds):
-        course = any_course(seed)
+        course = (wide_course if options.wide else any_course)(seed)
         one, fleet = live(course, fleet=False), live(course, fleet=True)
         what = f"{course.name} {course.algorithm} x{course.replicas} size {course.size}"
         sys.stdout.write(told(f"{what} secs {course.service_secs / 1.5:.1f}", one, fleet) + "\n")

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.line_model import SAME, Waiting, first, served_of
+from tests.simulation.line_model import SAME, Queue, Waiting, served_of
 
 if TYPE_CHECKING:
     from tests.simulation.redis_model import RedisModel
@@ -18,7 +18,6 @@ AT_ONCE: Final = 64
 LONGEST: Final = 60_000
 RUNNING: Final = 3_600_000
 STARVING: Final = 1000
-LIMITS: Final = ("pool", "ceiling", "tenant", "key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +48,12 @@ class Holds:
 
     def is_free(self, keys: list[str], names: list[str], refund: str, know: set[str]) -> None:
         self._settle(keys, names, refund)
-        is_wanted = False
-        lines = (keys[5], self._line_all, *keys[6:8])
-        for limit, line in zip(LIMITS, lines, strict=True):
-            is_wanted |= self._announce(line, limit, keys[4], names[0], know)
-        if not is_wanted and not self._model.leases(keys[0]):
+        name, line, served = names[0], keys[5], keys[4]
+        for each in (self._line_all, *keys[6:8]):
+            self._announce(each, served, name)
+        places = self._announce(line, served, name)
+        self._call_next(Queue(name, 0, keys[0], line, served, places), places, know)
+        if not places and not self._model.leases(keys[0]):
             self._model.delete(keys[4])
 
     def _settle(self, keys: list[str], names: list[str], refund: str) -> None:
@@ -66,20 +66,28 @@ class Holds:
                 taken = len(self._model.leases(keys[at + 1]))
                 self._model.write(keys[4], field, f"{max(0, score - back[at]):.17g} {taken}")
 
-    def _announce(self, line: str, limit: str, served: str, pool: str, know: set[str]) -> bool:
-        lines = self._model.lines
-        places, is_unordered, _ = lines.waiting(line, served, pool)
+    def _announce(self, line: str, served: str, pool: str) -> list[Waiting]:
+        places, is_unordered = self._model.lines.waiting(line, served)
         if is_unordered:
-            self._model.publish({"pool": pool, "ceiling": limit == "ceiling"})
-        best = first(places) or first(places, passed=True)
+            self._model.publish({"pool": pool, "ceiling": line == self._line_all})
+        return places
+
+    def _call_next(self, own: Queue, places: list[Waiting], know: set[str]) -> None:
+        lines = self._model.lines
         known: Waiting | None = None
         for each in places:
             if each.place.name in know and (known is None or each.rank.comes_before(known.rank, 0)):
                 known = each
-        if best is not None and (known is None or best.rank.comes_before(known.rank, SAME)):
-            lines.call(line, best)
-            know.add(best.place.name)
-        return best is not None
+        pools = lines.in_turn(self._line_all, own)
+        for passed in (False, True):
+            for pool in pools:
+                best = lines.first_in(pool, passed=passed)
+                is_before = best is None or (known and not best.rank.comes_before(known.rank, SAME))
+                if pool is own and known is not None and is_before:
+                    return
+                if best is not None:
+                    lines.call(pool.line, best)
+                    return
 
     # Holds that end
 
@@ -146,7 +154,7 @@ class Holds:
         outcome, in_a_row = "released", 0
         is_late = int(finish) < 0 or abs(model.now - step.age - int(finish)) > step.ms
         if step.wants and step.ms > 0 and not is_late:
-            is_contended = self._is_waited_for(keys[5]) or self._is_waited_for(self._line_all)
+            is_contended = self._is_waited_for(keys[5])
             outcome = "refused"
             if not self._is_forbidden(keys, step) and not (
                 is_contended and int(streak) >= step.jumps
@@ -172,7 +180,9 @@ class Holds:
         return at is not None and self._model.now - int(at) < STARVING
 
     def _is_waited_for(self, line: str) -> bool:
-        return self._model.lines.is_waited_for(line)
+        lines = self._model.lines
+        pools = lines.in_turn(self._line_all, Queue("", 0, "", line, ""))
+        return any(lines.is_waited_for(each) for each in (self._line_all, *(p.line for p in pools)))
 
     def hold(self, step: Step, keys: list[str], names: list[str], replica: str) -> None:
         for set in (self.all, *keys[:4]):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,8 @@ class Hashes(Protocol):
     def write(self, key: str, field: str, value: str) -> None: ...
 
     def remove(self, key: str, field: str) -> None: ...
+
+    def leases(self, key: str) -> Mapping[str, int]: ...
 
     def live(self, key: str, ms: int) -> None: ...
 
@@ -51,19 +54,15 @@ class Rank:
     pool: str
     since: float
     who: tuple[str, str]
-    turn: int = 0
     of: tuple[Any, ...] = ()
     order: tuple[float, ...] = ()
     taken: tuple[int, int] = (0, 0)
     is_capped: bool = False
 
     def comes_before(self, other: Rank, slack: int) -> bool:
-        if self.turn != other.turn:
-            return self.turn < other.turn
-        if self.pool == other.pool:
-            levels = 4 if self.who[0] == other.who[0] else 3
-            if self.order[:levels] != other.order[:levels]:
-                return self.order < other.order
+        levels = 4 if self.who[0] == other.who[0] else 3
+        if self.order[:levels] != other.order[:levels]:
+            return self.order < other.order
         return self.since + slack < other.since
 
 
@@ -72,6 +71,18 @@ class Waiting:
     place: Place
     rank: Rank
     is_passed: bool
+
+
+@dataclass(slots=True)
+class Queue:
+    """A pool that takes turns at the ceiling."""
+
+    name: str
+    size: int
+    set: str
+    line: str
+    served: str
+    places: list[Waiting] | None = None
 
 
 class Lines:
@@ -85,26 +96,24 @@ class Lines:
         passed = 0 if before is None else before.passed
         self._write(line, Place(replica, self._hashes.now, 0, passed, text))
 
-    def step_out(self, line: str, replica: str) -> bool:
+    def is_called(self, line: str, replica: str) -> bool:
+        place = self._place_of(line, replica)
+        return place is not None and place.called > 0
+
+    def step_out(self, line: str, replica: str) -> None:
         before = self._place_of(line, replica)
         if before is None:
-            return False
+            return
         now = self._hashes.now
         if self._is_passed(before):
             self._write(line, Place(replica, now, 0, before.passed, "-"))
         else:
             self._hashes.remove(line, f"r:{replica}")
-        return before.called > 0
 
-    def best_of(
-        self, served: str, pool: str, text: str, at: int, turns: dict[str, int]
-    ) -> Rank | None:
+    def best_of(self, served: str, text: str, at: int) -> Rank | None:
         best: Rank | None = None
         for of in json.loads(text):
-            rank = Rank(of[0], at - of[1], (of[5], of[9]))
-            if of[0] == pool:
-                rank = self.ranked(served, of, at)
-            rank.turn = turns.get(of[0], 0)
+            rank = self.ranked(served, of, at)
             if not rank.is_capped and (best is None or rank.comes_before(best, 0)):
                 best = rank
         return best
@@ -124,14 +133,11 @@ class Lines:
         order = (over, group_score, tenant_score, key_score)
         is_capped = 0 <= cap <= taken or 0 <= key_cap <= key_taken
         taken_both = (group_taken, taken)
-        return Rank(pool, at - waited, (tenant, key), 0, tuple(of), order, taken_both, is_capped)
+        return Rank(pool, at - waited, (tenant, key), tuple(of), order, taken_both, is_capped)
 
-    def waiting(
-        self, line: str, served: str, pool: str
-    ) -> tuple[list[Waiting], bool, dict[str, int]]:
+    def waiting(self, line: str, served: str) -> tuple[list[Waiting], bool]:
         now = self._hashes.now
         records = dict(self._hashes.hash_of(line))
-        turns = {name[2:]: int(of) for name, of in records.items() if name.startswith("p:")}
         found: list[Waiting] = []
         is_unordered = False
         for name, record in records.items():
@@ -148,10 +154,41 @@ class Lines:
                 is_unordered = True
                 self._hashes.remove(line, name)
             elif place.text != "-":
-                rank = self.best_of(served, pool, place.text, place.at, turns)
+                rank = self.best_of(served, place.text, place.at)
                 if rank is not None:
                     found.append(Waiting(place, rank, self._is_passed(place)))
-        return found, is_unordered, turns
+        return found, is_unordered
+
+    def take_turns(self, line_all: str, pool: str, note: Sequence[object], by: str) -> None:
+        field = f"p:{pool}"
+        if by == "ceiling" or field in self._hashes.hash_of(line_all):
+            self._hashes.write(line_all, field, json.dumps(note))
+        if by == "ceiling":
+            self._hashes.live(line_all, LIFE)
+
+    def had_turn(self, line_all: str, pool: str) -> None:
+        known = self._hashes.hash_of(line_all)
+        if known:
+            turn = str(int(known.get("n", "0")) + 1)
+            self._hashes.write(line_all, "n", turn)
+            self._hashes.write(line_all, f"t:{pool}", turn)
+
+    def in_turn(self, line_all: str, own: Queue) -> list[Queue]:
+        known = self._hashes.hash_of(line_all)
+        others = [
+            Queue(name[2:], *json.loads(text))
+            for name, text in known.items()
+            if name.startswith("p:") and name[2:] != own.name
+        ]
+        turns = {name[2:]: int(turn) for name, turn in known.items() if name.startswith("t:")}
+        key = lambda each: (turns.get(each.name, 0), each is not own, each.name)  # noqa: E731
+        return sorted([own, *others], key=key)
+
+    def first_in(self, pool: Queue, *, passed: bool = False) -> Waiting | None:
+        if pool.places is None:
+            is_full = len(self._hashes.leases(pool.set)) >= pool.size
+            pool.places = [] if is_full else self.waiting(pool.line, pool.served)[0]
+        return first(pool.places, passed=passed)
 
     def is_waited_for(self, line: str) -> bool:
         """Whether a replica waits at a limit."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dataplane.scripts import ScriptCall
 from tests.simulation.holds_model import RUNNING, STARVING, Holds, Step
-from tests.simulation.line_model import SAME, Lines, Rank, Waiting, first
+from tests.simulation.line_model import SAME, Lines, Queue, Rank, Waiting, first
 from tests.simulation.redis_store import RedisStore
 
 LIMITS: Final = ("pool", "ceiling", "tenant", "key")
@@ -94,7 +94,6 @@ class RedisModel(RedisStore):
                     self._charge(rank, json.loads(charges), keys, lease)
                 if rank is not None and is_only == "0":
                     self._stand_for(pool_line, replica, others)
-                    self.lines.step_out(shared[3], replica)
                 return ["granted", "1", "held", "", "", *_told(rank)]
         return ["no_hold", "0", "", "", ""] if is_only == "1" else None
 
@@ -115,7 +114,8 @@ class RedisModel(RedisStore):
         args: tuple[str, ...],
     ) -> list[str]:
         pool, _, tenant, key, served, pool_line, tenant_line, key_line = keys[:8]
-        id, note, name, *sizes, standing, others, charges = args[:10]
+        id, _, name, *sizes, standing, others, charges = args[:10]
+        note = (int(sizes[0]), pool, pool_line, served)
         if lease is None:
             return ["not_live", "0", "", "", ""]
         if self._set(pool).get(id, 0) > self.now:
@@ -132,50 +132,44 @@ class RedisModel(RedisStore):
         ]
         order = self.lines
         rank = order.ranked(served, json.loads(standing)[0], self.now) if standing else None
+        if rank is not None and order.is_called(pool_line, replica):
+            self.publish({"came": replica, "at": name})
         for by, set, most, line in limits:
             if self._is_full(set, most):
-                if rank is not None and by != "ceiling":
-                    line = pool_line
-                elif rank is not None:
-                    order.step_out(pool_line, replica)
-                order.stand(line, replica, _both(standing, others))
+                order.stand(line if rank is None else pool_line, replica, _both(standing, others))
+                if rank is not None:
+                    order.take_turns(shared[3], name, note, by)
                 if rank is not None and by in ("tenant", "key"):
                     self._count(served, f"t:{rank.of[5]}", rank.order[2], tenant)
                     self._count(served, f"k:{rank.of[9]}", rank.order[3], key)
                     self.keep(served, lease)
-                    mine = self._best_of_others(served, name, others)
-                    best = self._ahead(pool_line, served, name, mine, replica)
+                    mine = self._best_of_others(served, others)
+                    best, line, _ = self._next_one(note, shared[3], name, mine, replica)
                     if best is not None:
-                        order.call(pool_line, best)
+                        order.call(line, best)
                 held_in = shared[4] if by == "ceiling" else keys[8]
                 ends = self._holds(shared[1], shared[3:6]).next_end(held_in)
                 return [by, ends, "", "", "", *_told(rank)]
-        mine = self._best_of_others(served, name, others)
-        for by, _, _, line in limits[:2] if rank is not None else ():
-            assert rank is not None
-            best = self._ahead(line, served, name, rank, replica)
-            if mine is not None:
-                mine.turn = rank.turn
-            if best is not None and (mine is None or best.rank.comes_before(mine, SAME)):
+        mine = self._best_of_others(served, others)
+        if rank is not None:
+            best, line, by = self._next_one(note, shared[3], name, rank, replica)
+            if best is not None and (
+                by == "ceiling" or mine is None or best.rank.comes_before(mine, SAME)
+            ):
                 order.call(line, best)
-                order.stand(line, replica, _both(standing, others))
+                order.stand(pool_line, replica, _both(standing, others))
                 return ["not_your_turn", "0", by, "", "", *_told(rank)]
         if mine is not None and rank is not None and mine.comes_before(rank, SAME):
             order.stand(pool_line, replica, _both(standing, others))
             return ["not_your_turn", "0", "pool", *mine.who, *_told(rank)]
-        self._take(id, note, shared, keys, lease)
+        self._take(id, args[1], shared, keys, lease)
         if rank is None:
             return ["granted", "1", "", "", ""]
         self._charge(rank, json.loads(charges), keys, lease)
-        if shared[3] in self.keys:
-            turn = int(self.hash_of(shared[3]).get("n", "0")) + 1
-            self.write(shared[3], "n", str(turn))
-            self.write(shared[3], f"p:{name}", str(turn))
-        has_come = [order.step_out(line, replica) for line in (pool_line, shared[3])]
-        if any(has_come):
-            self.publish({"came": replica, "at": name})
-        more = self._is_more(limits, served, name, replica, others)
-        return ["granted", str(int(more)), "", "", "", *_told(rank)]
+        order.had_turn(shared[3], name)
+        order.step_out(pool_line, replica)
+        by = self._no_more_by(limits, note, name, replica, others)
+        return ["granted", "0" if by else "1", by, "", "", *_told(rank)]
 
     def _charge(self, rank: Rank, charges: list[float], keys: tuple[str, ...], lease: int) -> None:
         _, group, tenant, key, served = keys[:5]
@@ -193,31 +187,34 @@ class RedisModel(RedisStore):
     def _count(self, served: str, node: str, score: float, set: str) -> None:
         self.write(served, node, f"{score:.17g} {len(self._set(set))}")
 
-    def _best_of_others(self, served: str, pool: str, others: str) -> Rank | None:
-        return self.lines.best_of(served, pool, others, self.now, {}) if others else None
+    def _best_of_others(self, served: str, others: str) -> Rank | None:
+        return self.lines.best_of(served, others, self.now) if others else None
 
-    def _is_more(
+    def _no_more_by(
         self,
         limits: list[tuple[str, str, int, str]],
-        served: str,
+        note: tuple[int, str, str, str],
         name: str,
         replica: str,
         others: str,
-    ) -> bool:
-        """Whether the replica may claim its next at once; else that one stands in line."""
-        for _, set, most, line in limits[:2]:
+    ) -> str:
+        """The limit at which the replica's next stands in line; empty if it may claim at once."""
+        _, _, pool_line, served = note
+        line_all = limits[1][3]
+        for by, set, most, _ in limits[:2]:
             if self._is_full(set, most):
-                self._stand_for(line, replica, others)
-                return False
-        pool_line = limits[0][3]
-        mine = self._best_of_others(served, name, others)
-        best = self._ahead(pool_line, served, name, mine, replica)
+                self._stand_for(pool_line, replica, others)
+                if others:
+                    self.lines.take_turns(line_all, name, note, by)
+                return by
+        mine = self._best_of_others(served, others)
+        best, line, by = self._next_one(note, line_all, name, mine, replica)
         if best is None and not (others and mine is None):
-            return True
+            return ""
         if best is not None:
-            self.lines.call(pool_line, best)
+            self.lines.call(line, best)
         self._stand_for(pool_line, replica, others)
-        return False
+        return by
 
     def _stand_for(self, line: str, replica: str, text: str) -> None:
         if text:
@@ -225,14 +222,34 @@ class RedisModel(RedisStore):
         else:
             self.lines.step_out(line, replica)
 
-    def _ahead(
-        self, line: str, served: str, pool: str, rank: Rank | None, replica: str
-    ) -> Waiting | None:
-        places, _, turns = self.lines.waiting(line, served, pool)
+    def _next_one(
+        self,
+        note: tuple[int, str, str, str],
+        line_all: str,
+        name: str,
+        rank: Rank | None,
+        replica: str,
+    ) -> tuple[Waiting | None, str, str]:
+        best, line = self._ahead_in_turn(line_all, name)
+        if best is not None:
+            return best, line, "ceiling"
+        return self._ahead(note[2], note[3], rank, replica), note[2], "pool"
+
+    def _ahead_in_turn(self, line_all: str, name: str) -> tuple[Waiting | None, str]:
+        own = Queue(name, 0, "", "", "")
+        for pool in self.lines.in_turn(line_all, own):
+            if pool is own:
+                break
+            best = self.lines.first_in(pool)
+            if best is not None:
+                return best, pool.line
+        return None, ""
+
+    def _ahead(self, line: str, served: str, rank: Rank | None, replica: str) -> Waiting | None:
+        places, _ = self.lines.waiting(line, served)
         best = first(places, replica)
         if rank is None:
             return best or first(places, replica, passed=True)
-        rank.turn = turns.get(pool, 0)
         if best is None:
             return None
         return best if best.rank.comes_before(rank, SAME) else None

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.simulation.fleet_order import any_course, judge, live, skewed, with_newcomer, worst_share
+from tests.simulation.fleet_courses import any_course, skewed, wide_course, with_newcomer
+from tests.simulation.fleet_order import judge, live, worst_share
 
 MOST_CALLS = 2.0
 MOST_IDLE = 0.01
@@ -36,6 +37,17 @@ def test_where_whoever_claims_first_goes_a_replica_keeps_the_slots_it_frees() ->
 @pytest.mark.parametrize("seed", [7, 55, 48, 24, 40, 19, 1, 47])
 def test_any_fleet_serves_as_one_replica_would(seed: int) -> None:
     verdict = judge(any_course(seed))
+    assert verdict.worst_share <= 0.05, verdict
+    assert verdict.late_secs <= 0, verdict
+    assert verdict.calls <= MOST_CALLS, verdict
+    assert verdict.idle <= MOST_IDLE, verdict
+
+
+# Those that once were not: more groups than were named (30), and pools under one ceiling (28),
+# where a grant took six claims.
+@pytest.mark.parametrize("seed", [30, 28])
+def test_a_fleet_with_many_groups_or_pools_serves_as_one_replica_would(seed: int) -> None:
+    verdict = judge(wide_course(seed, 1300))
     assert verdict.worst_share <= 0.05, verdict
     assert verdict.late_secs <= 0, verdict
     assert verdict.calls <= MOST_CALLS, verdict

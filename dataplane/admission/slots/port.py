@@ -58,7 +58,7 @@ class Reply:
     """If a limit is reached: seconds until the first hold in the pool, or at the ceiling, ends;
     None: nothing is held there."""
     turn_at: Answer | None = None
-    """The limit at which it was not its turn."""
+    """The limit at which it was not its turn, or if it was granted at which there is no other."""
     turn_of: tuple[str, str] | None = None
     """The tenant and key whose turn it is instead, if they wait at this replica."""
     told: Told | None = None

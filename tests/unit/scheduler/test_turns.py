@@ -6,15 +6,18 @@ from __future__ import annotations
 from dataplane.scheduler.effects import Claim, Effect
 from dataplane.scheduler.events import (
     ClaimGranted,
+    Finished,
     FleetSeen,
+    KeyChanged,
     OtherCalled,
     OtherCame,
+    PoolChanged,
     PoolPolicy,
     RefusedBy,
     TurnCome,
     Woken,
 )
-from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Sibling, Turn
+from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Served, Sibling, Turn
 from shared.policy import KeyPolicy
 from tests.simulation.world import a_key
 from tests.unit.scheduler.test_claims import Replica, claims
@@ -145,3 +148,76 @@ def test_shares_are_cut_from_what_the_ceiling_leaves_however_old_the_others_view
         claim = replica.send(light if request == 1 else heavy, pool)
     # Of seven slots three to one: five and two. Of eight, which there never are: six and two.
     assert turn(claim).standing.group.share == 5
+
+
+def test_a_pool_that_grows_asks_for_its_new_slots_at_once() -> None:
+    replica = waiting("t")
+    assert claims(replica.do(PoolChanged(PoolPolicy("m", "m", 4, "configured")))) == []
+    assert claims(replica.do(PoolChanged(PoolPolicy("m", "m", 5, "configured")))) == [1]
+    replica.do(PoolChanged(PoolPolicy("m", "m", 6, "configured")))
+    assert claims(replica.refuse(1)) == [1], "that answer was to a claim of five"
+
+
+def test_whoever_is_at_its_cap_asks_again_at_once_when_the_cap_is_raised() -> None:
+    for by, few, more in (
+        (RefusedBy.TENANT, a_key("t", cap=1), a_key("t", cap=2)),
+        (RefusedBy.KEY, a_key("t", key_cap=1), a_key("t", key_cap=2)),
+    ):
+        replica = Replica(fleet_order=True)
+        replica.send(few)
+        replica.refuse(1, by)
+        assert claims(replica.do(KeyChanged(few))) == []
+        assert claims(replica.do(KeyChanged(more))) == [1]
+
+
+def test_a_replica_names_of_more_groups_fewer_tenants_each() -> None:
+    replica = Replica(fleet_order=True)
+    keys = [a_key(f"{group}{n}", group=group) for group in "abcdefgh" for n in range(3)]
+    for key in keys:
+        come(replica, key)
+    told = named(replica.do(TurnCome("m", ("a0", keys[0].id))))
+    assert sorted(told) == ["a1", "a2", *(f"{group}{n}" for group in "bcdefgh" for n in range(2))]
+
+
+def test_a_replica_tells_anew_who_comes_first_when_the_books_have_moved_on() -> None:
+    replica = waiting(*"tuvwxyz")
+    replica.do(TurnCome("m", ("t", T.id)))
+    replica.refuse(1)
+    seen = dict.fromkeys("tuvwxyz", 0.0)
+    assert claims(replica.do(FleetSeen(0, {}, {"m": Served(tenants=seen)}))) == []
+    seen |= dict.fromkeys("tuvwx", 100.0)
+    assert claims(replica.do(FleetSeen(0, {}, {"m": Served(tenants=seen)}))) == [6]
+
+
+def test_a_pool_that_takes_turns_is_called_and_asks_for_nothing_when_it_frees_a_slot() -> None:
+    replica = Replica(fleet_order=True)
+    replica.send(T)
+    replica.do(ClaimGranted(1, more_at=9.0, more_by=RefusedBy.TURN))
+    replica.send(T)
+    replica.refuse(2, RefusedBy.TURN)
+    assert claims(replica.do(Finished(1))) == []
+    # One that came elsewhere meanwhile is no reason to wait.
+    assert claims(replica.send(U, PoolPolicy("n", "n", 4))) == [3]
+    assert claims(replica.do(TurnCome("m", ("t", T.id)))) == [2]
+
+
+def test_a_call_is_not_forgotten_over_an_older_refusal_at_the_ceiling() -> None:
+    replica = Replica(fleet_order=True)
+    replica.send(T)
+    assert claims(replica.do(TurnCome("m", ("t", T.id)))) == []
+    assert claims(replica.refuse(1, RefusedBy.TURN)) == [1]
+
+
+def test_who_was_at_its_cap_here_is_told_of_when_its_slot_is_free_though_the_pool_takes_turns() -> (
+    None
+):
+    replica = Replica(fleet_order=True)
+    capped = a_key("t", cap=1)
+    replica.send(capped)
+    replica.do(ClaimGranted(1))
+    replica.send(capped)
+    replica.send(U)
+    replica.refuse(3, RefusedBy.TURN)
+    told = replica.do(Finished(1))
+    assert claims(told) == [3]
+    assert named(told) == ["t"]

@@ -18,8 +18,8 @@
 -- Returns: a list a claim: one of granted, not_live, not_your_turn, no_hold or the limit that is
 --          reached; if granted whether there is a slot for the replica's next (1 or 0), if a limit
 --          is reached in how many ms a slot is not held any more (0: none is); the limit at which
---          it was not its turn, or held if it took such a slot, and the tenant and key whose turn
---          it is if they are the replica's own. Then, for one that goes by the order, the scores of
+--          it was not its turn or at which there is none for the next, or held if it took such a
+--          slot, and the tenant and key whose turn it is if they are the replica's own. Then, for one that goes by the order, the scores of
 --          group, tenant and key, and the slots that group and tenant have taken.
 -- Safe to repeat? Yes. An id that is on the books is granted and nothing changes.
 
@@ -65,15 +65,29 @@ local function answered(answer, number, by, rank, own)
   return told
 end
 
--- Who is to go before one of the replica's own at a limit, if anybody is. None of its own: anybody.
-local function ahead(line, served, pool, rank)
-  local places, _, turns = waiting(line, served, pool)
+-- Who is to go before one of the replica's own in a pool, if anybody is. None of its own: anybody.
+local function ahead(line, served, rank)
+  local places = waiting(line, served)
   local best = first(places, replica)
   if not rank then
     return best or first(places, replica, true)
   end
-  rank.turn = turns[pool] or 0
   return best and comes_before(best.rank, rank, SAME) and best
+end
+
+-- Who is to go before anybody of a pool since it is another pool's turn at the ceiling, and in which
+-- line.
+local function ahead_in_turn(name)
+  local own = { name = name }
+  for _, pool in ipairs(in_turn(line_all, own)) do
+    if pool == own then
+      return nil
+    end
+    local best = first_in(pool)
+    if best then
+      return best, pool.line
+    end
+  end
 end
 
 -- Stand in a line for those that are named, or for nobody.
@@ -97,8 +111,18 @@ local function count(served, node, score, set)
   redis.call('HSET', served, node, string.format('%.17g %d', score, redis.call('ZCARD', set)))
 end
 
-local function best_of_others(served, pool, others)
-  return others ~= '' and best_of(served, pool, others, now, {})
+local function best_of_others(served, others)
+  return others ~= '' and best_of(served, others, now)
+end
+
+-- Who is called for a slot that is not for one of the replica's own, in which line, and the limit that
+-- made it so.
+local function next_one(name, line, served, rank)
+  local best, its_line = ahead_in_turn(name)
+  if best then
+    return best, its_line, 'ceiling'
+  end
+  return ahead(line, served, rank), line, 'pool'
 end
 
 local function take(id, note, sets)
@@ -180,6 +204,7 @@ local function claim(keys_at, args_at)
     { 'tenant', tenant, tenant_cap, tenant_line },
     { 'key', key, key_cap, key_line },
   }
+  local turns_note = { tonumber(size), pool, pool_line, served }
   if
     is_starving == '1'
     and not is_at_cap(tenant, tenant_cap, pool_holds)
@@ -208,7 +233,6 @@ local function claim(keys_at, args_at)
         charge(rank, charges, served, group, tenant, key)
         if is_only == '0' then
           stand_for(pool_line, others)
-          step_out(line_all, replica)
         end
       end
       return answered('granted', '1', 'held', rank)
@@ -218,38 +242,37 @@ local function claim(keys_at, args_at)
     return answered('no_hold', '0', '')
   end
   local rank = rank_now()
+  local place = rank and place_of(pool_line, replica)
+  if place and place.called > 0 then
+    -- It has come, whatever becomes of its claim: who has the slot instead is called.
+    redis.call('PUBLISH', channel, cjson.encode({ came = replica, at = name }))
+  end
   for _, limit in ipairs(limits) do
     local by, set, most, line = unpack(limit)
     if most ~= '' and is_full(set, tonumber(most)) then
-      if rank and by ~= 'ceiling' then
-        line = pool_line
-      elseif rank then
-        step_out(pool_line, replica)
+      stand(rank and pool_line or line, replica, both(standing, others))
+      if rank then
+        take_turns(line_all, name, turns_note, by)
       end
-      stand(line, replica, both(standing, others))
       if rank and (by == 'tenant' or by == 'key') then
         -- Slots that were asserted are not counted in what is served until now.
         count(served, 't:' .. rank.of[6], rank[3], tenant)
         count(served, 'k:' .. rank.of[10], rank[4], key)
         keep(served, lease)
-        local best = ahead(line, served, name, best_of_others(served, name, others))
+        local best, its_line = next_one(name, pool_line, served, best_of_others(served, others))
         if best then
-          call(line, channel, best)
+          call(its_line, channel, best)
         end
       end
       return answered(by, next_end(by == 'ceiling' and holds or pool_holds), '', rank)
     end
   end
-  local mine = best_of_others(served, name, others)
-  for at = 1, rank and 2 or 0 do
-    local by, _, _, line = unpack(limits[at])
-    local best = ahead(line, served, name, rank)
-    if mine then
-      mine.turn = rank.turn
-    end
-    if best and (not mine or comes_before(best.rank, mine, SAME)) then
-      call(line, channel, best)
-      stand(line, replica, both(standing, others))
+  local mine = best_of_others(served, others)
+  if rank then
+    local best, its_line, by = next_one(name, pool_line, served, rank)
+    if best and (by == 'ceiling' or not mine or comes_before(best.rank, mine, SAME)) then
+      call(its_line, channel, best)
+      stand(pool_line, replica, both(standing, others))
       return answered('not_your_turn', '0', by, rank)
     end
   end
@@ -263,34 +286,30 @@ local function claim(keys_at, args_at)
   end
 
   charge(rank, charges, served, group, tenant, key)
-  if redis.call('EXISTS', line_all) == 1 then
-    redis.call('HSET', line_all, 'p:' .. name, redis.call('HINCRBY', line_all, 'n', 1))
-  end
-  local has_come = step_out(pool_line, replica)
-  has_come = step_out(line_all, replica) or has_come
-  if has_come then
-    redis.call('PUBLISH', channel, cjson.encode({ came = replica, at = name }))
-  end
-
-  local is_room = true
+  had_turn(line_all, name)
+  step_out(pool_line, replica)
   for at = 1, 2 do
-    if is_room and is_full(limits[at][2], tonumber(limits[at][3])) then
-      is_room = false
-      stand_for(limits[at][4], others)
+    local by, set, most = unpack(limits[at])
+    if is_full(set, tonumber(most)) then
+      stand_for(pool_line, others)
+      if others ~= '' then
+        take_turns(line_all, name, turns_note, by)
+      end
+      return answered('granted', '0', by, rank)
     end
   end
   -- The next slot may be somebody else's, who need not have been called for it, or of no use to the
   -- replica's own, who are all at their caps.
-  mine = best_of_others(served, name, others)
-  local best = is_room and ahead(pool_line, served, name, mine)
+  mine = best_of_others(served, others)
+  local best, its_line, by = next_one(name, pool_line, served, mine)
   if best then
-    call(pool_line, channel, best)
+    call(its_line, channel, best)
   end
-  if is_room and (best or mine == nil) then
+  if best or mine == nil then
     stand_for(pool_line, others)
-    is_room = false
+    return answered('granted', '0', by, rank)
   end
-  return answered('granted', is_room and '1' or '0', '', rank)
+  return answered('granted', '1', '', rank)
 end
 
 free_lapsed()

@@ -46,6 +46,16 @@ local function is_starving(mark)
   return at and now - at < STARVING
 end
 
+-- Whether anybody waits for a slot of a pool, or under the ceiling.
+local function is_contended(line)
+  for _, pool in ipairs(in_turn(line_all, { line = line })) do
+    if is_waited_for(pool.line) then
+      return true
+    end
+  end
+  return is_waited_for(line_all)
+end
+
 -- Whether the slot of a step that has just ended is to be held: released, held or refused. Notes when
 -- the session's step finished, and how many slots in a row were held for it while others waited.
 local function judged(keys, step)
@@ -56,7 +66,7 @@ local function judged(keys, step)
   streak = tonumber(streak) or 0
   local outcome, in_a_row = 'released', 0
   if wants == 1 and ms > 0 and finish and math.abs(now - age - finish) <= ms then
-    local is_contended = is_waited_for(keys[6]) or is_waited_for(line_all)
+    local others_wait = is_contended(keys[6])
     outcome = 'refused'
     if
       zset('ZCARD', keys[9]) < most
@@ -64,10 +74,10 @@ local function judged(keys, step)
       and not is_starving(keys[10])
       and not (is_over(keys[1], size) or is_over(all, ceiling))
       and not (is_over(keys[3], tenant_cap) or is_over(keys[4], key_cap))
-      and not (is_contended and streak >= jumps)
+      and not (others_wait and streak >= jumps)
     then
       outcome = 'held'
-      in_a_row = is_contended and streak + 1 or 0
+      in_a_row = others_wait and streak + 1 or 0
     end
   end
   redis.call('SET', session, whole(now) .. ' ' .. whole(in_a_row), 'PX', whole(life))

@@ -54,32 +54,45 @@ local function first_to_know(places, know)
   return best
 end
 
--- Tell whoever comes first in a line, unless one who knows already would go before it.
-local function announce(line, served, pool, know)
-  local places, is_unordered = waiting(line, served, pool)
+-- Those who stand in a line by the order; those who go by none are told.
+local function announce(line, served, pool)
+  local places, is_unordered = waiting(line, served)
   if is_unordered then
     local message = { pool = pool, ceiling = line == line_all }
     redis.call('PUBLISH', channel, cjson.encode(message))
   end
-  local best = first(places) or first(places, nil, true)
-  local known = first_to_know(places, know)
-  if best and not (known and not comes_before(best.rank, known.rank, SAME)) then
-    call(line, channel, best)
-    know[best.place.name] = true
+  return places
+end
+
+-- Call whoever is to have a slot of a pool, or of another whose turn it is at the ceiling, unless
+-- one who knows already would go before it.
+local function call_next(own, know)
+  local pools = in_turn(line_all, own)
+  local known = first_to_know(own.places, know)
+  for _, passed in ipairs({ false, true }) do
+    for _, pool in ipairs(pools) do
+      local best = first_in(pool, nil, passed)
+      if pool == own and known and not (best and comes_before(best.rank, known.rank, SAME)) then
+        return
+      elseif best then
+        call(pool.line, channel, best)
+        return
+      end
+    end
   end
-  return best ~= nil
 end
 
 -- A slot is free: `keys` and `names` as in a hold's note.
 local function is_free(keys, names, refund, know)
-  local served = keys[5]
+  local name, line, served = names[1], keys[6], keys[5]
   settle(served, keys, names, refund)
-  local is_wanted = false
-  for _, line in ipairs({ keys[6], line_all, keys[7], keys[8] }) do
-    is_wanted = announce(line, served, names[1], know) or is_wanted
+  for _, each in ipairs({ line_all, keys[7], keys[8] }) do
+    announce(each, served, name)
   end
+  local places = announce(line, served, name)
+  call_next({ name = name, line = line, places = places }, know)
   -- A pool that nobody uses forgets what it served.
-  if not is_wanted and redis.call('ZCARD', keys[1]) == 0 then
+  if #places == 0 and redis.call('ZCARD', keys[1]) == 0 then
     redis.call('DEL', served)
   end
 end

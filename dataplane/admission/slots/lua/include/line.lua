@@ -3,8 +3,9 @@
 -- waiters stand that may come first, as the replica wrote it, each: pool, ms waited; group, its
 -- floor, its share; tenant, its floor, its share, its cap; key, its floor, its cap. A share of -1:
 -- shares do not count; a cap of -1: none. Nothing: it goes by no order, and is told of whatever is
--- freed. Those that go by the order stand at the pool or at the ceiling alone: one whose tenant or
--- key is at its cap is left out until it is not.
+-- freed. Those that go by the order stand at their pool alone, whatever refused them: one whose
+-- tenant or key is at its cap is left out until it is not, and a pool whose waiters the ceiling
+-- keeps takes turns with the others there.
 
 -- A place is good for this long; whoever stands in line claims again before it is over.
 local FRESH = 8000
@@ -56,7 +57,7 @@ local function stand(line, replica, text)
   write(line, { name = replica, at = now, called = 0, passed = passed, text = text })
 end
 
--- It goes; that it did not come when called is remembered. Returns whether it was called and came.
+-- It goes; that it did not come when called is remembered.
 local function step_out(line, replica)
   local before = place_of(line, replica)
   if before and is_passed(before) then
@@ -64,7 +65,6 @@ local function step_out(line, replica)
   elseif before then
     redis.call('HDEL', line, 'r:' .. replica)
   end
-  return before and before.called > 0
 end
 
 -- Score and slots taken of a group or tenant as written in `served`; a score is never below the
@@ -92,7 +92,6 @@ local function ranked(served, of, at)
   end
   return {
     pool = of[1],
-    turn = 0,
     since = at - of[2],
     tenant = tenant,
     key = key,
@@ -106,32 +105,21 @@ local function ranked(served, of, at)
   }
 end
 
--- Pools take turns at the ceiling: the one that was granted a slot longest ago comes first. Scores of
--- keys say something inside their tenant only.
+-- Scores of keys say something inside their tenant only.
 local function comes_before(one, other, slack)
-  if one.turn ~= other.turn then
-    return one.turn < other.turn
-  end
-  if one.pool == other.pool then
-    for at = 1, #one do
-      if one[at] ~= other[at] and (at < 4 or one.tenant == other.tenant) then
-        return one[at] < other[at]
-      end
+  for at = 1, #one do
+    if one[at] ~= other[at] and (at < 4 or one.tenant == other.tenant) then
+      return one[at] < other[at]
     end
   end
   return one.since + slack < other.since
 end
 
--- The one of a replica's waiters that comes first, if any of them could go. Only of this pool it can
--- be told.
-local function best_of(served, pool, text, at, turns)
+-- The one of a replica's waiters that comes first, if any of them could go.
+local function best_of(served, text, at)
   local best
   for _, of in ipairs(cjson.decode(text)) do
-    local rank = { pool = of[1], since = at - of[2], tenant = of[6], key = of[10] }
-    if rank.pool == pool then
-      rank = ranked(served, of, at)
-    end
-    rank.turn = turns[rank.pool] or 0
+    local rank = ranked(served, of, at)
     if not rank.is_capped and (not best or comes_before(rank, best, 0)) then
       best = rank
     end
@@ -141,15 +129,9 @@ end
 
 -- Everyone in a line who goes by the order and could go, and whether somebody goes by none.
 -- Whoever was called and has not come is passed over from here on.
-local function waiting(line, served, pool)
+local function waiting(line, served)
   local places, is_unordered = {}, false
   local all = hash('HGETALL', line)
-  local turns = {}
-  for at = 1, #all, 2 do
-    if string.sub(all[at], 1, 2) == 'p:' then
-      turns[string.sub(all[at], 3)] = tonumber(all[at + 1])
-    end
-  end
   for at = 1, #all, 2 do
     local name = string.match(all[at], '^r:(.*)$')
     local place = name and decoded(name, all[at + 1])
@@ -164,7 +146,7 @@ local function waiting(line, served, pool)
         is_unordered = true
         redis.call('HDEL', line, all[at])
       elseif place.text ~= '-' then
-        local rank = best_of(served, pool, place.text, place.at, turns)
+        local rank = best_of(served, place.text, place.at)
         if rank then
           local passed = is_passed(place)
           table.insert(places, { place = place, rank = rank, is_passed = passed })
@@ -172,7 +154,7 @@ local function waiting(line, served, pool)
       end
     end
   end
-  return places, is_unordered, turns
+  return places, is_unordered
 end
 
 -- Whoever comes first of all but one: of those that may be waited for, or of the others.
@@ -200,4 +182,55 @@ local function call(line, channel, best)
   local rank, name = best.rank, best.place.name
   local message = { pool = rank.pool, turn = name, tenant = rank.tenant, key = rank.key }
   redis.call('PUBLISH', channel, cjson.encode(message))
+end
+
+-- A limit keeps waiters of a pool, of which this is noted: its size, set, line, and what is served
+-- there. Once that was the ceiling it takes turns with the others there.
+local function take_turns(line_all, pool, note, by)
+  local field = 'p:' .. pool
+  if by == 'ceiling' or redis.call('HEXISTS', line_all, field) == 1 then
+    redis.call('HSET', line_all, field, cjson.encode(note))
+  end
+  if by == 'ceiling' then
+    redis.call('PEXPIRE', line_all, whole(FRESH))
+  end
+end
+
+-- A pool has had a slot under the ceiling.
+local function had_turn(line_all, pool)
+  if redis.call('EXISTS', line_all) == 1 then
+    redis.call('HSET', line_all, 't:' .. pool, redis.call('HINCRBY', line_all, 'n', 1))
+  end
+end
+
+-- The pools that take turns, and one more: that which had a slot longest ago comes first, and that
+-- one before those with which it is even.
+local function in_turn(line_all, own)
+  local pools, turns = { own }, {}
+  local fields = hash('HGETALL', line_all)
+  for at = 1, #fields, 2 do
+    local kind, name = string.match(fields[at], '^(%l):(.*)$')
+    if kind == 't' then
+      turns[name] = tonumber(fields[at + 1])
+    elseif kind == 'p' and name ~= own.name then
+      local size, set, line, served = unpack(cjson.decode(fields[at + 1]))
+      table.insert(pools, { name = name, size = size, set = set, line = line, served = served })
+    end
+  end
+  for _, each in ipairs(pools) do
+    each.turn = (turns[each.name] or 0) - (each == own and 0.5 or 0)
+  end
+  table.sort(pools, function(one, other)
+    return one.turn < other.turn or one.turn == other.turn and one.name < other.name
+  end)
+  return pools
+end
+
+-- Whoever comes first in a pool that has room.
+local function first_in(pool, but, passed)
+  if not pool.places then
+    local is_full = redis.call('ZCARD', pool.set) >= pool.size
+    pool.places = is_full and {} or waiting(pool.line, pool.served)
+  end
+  return first(pool.places, but, passed)
 end
