@@ -50,7 +50,6 @@ def assemble(
     in_flight = sum(pool.in_flight for pool in merged)
     held = sum(pool.held for pool in merged)
     left = own.global_max_in_flight - in_flight - held
-    mine = {pool.id: pool for pool in own.pools}
     by_pool = _by_pool(views)
     return LiveState(
         instance=own.instance,
@@ -74,7 +73,7 @@ def assemble(
         pools=tuple(
             _pool(
                 pool,
-                mine.get(pool.id),
+                by_pool[pool.id].get(own.instance),
                 slots=effective_size(pool.size, pool.occupied, left),
                 ceiling_reached=left <= 0,
                 by_group=by_group,
