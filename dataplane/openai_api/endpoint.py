@@ -196,8 +196,8 @@ class Gateway:
         story.model = destination.label
         # Sessions go by the client's own key: all replicas have it, and nobody keeps it.
         hasher = SessionHash(secret)
-        story.estimate, outline = await self._read_prompt(route, key, model, incoming, hasher)
-        story.session = self._session(client, key, incoming, outline, hasher)
+        story.estimate, outline = await self._read_prompt(route, model, incoming, hasher)
+        story.session = self._session(client, incoming, outline, hasher)
         tokens = story.estimate.total
         await self._budgets.check(key, tokens)
         outgoing = _outgoing(client, story, incoming, secret)
@@ -336,12 +336,7 @@ class Gateway:
         )
 
     async def _read_prompt(
-        self,
-        route: Route,
-        key: KeyPolicy,
-        model: ModelPolicy | None,
-        incoming: Incoming,
-        hasher: SessionHash,
+        self, route: Route, model: ModelPolicy | None, incoming: Incoming, hasher: SessionHash
     ) -> tuple[Estimate, Outline | None]:
         """What the request's text is worth in tokens, and how it begins where that is asked for."""
         body = incoming.body
@@ -356,7 +351,7 @@ class Gateway:
             tokens = estimate(body, prompt, generates_text=route.generates_text)
             if model is None or not recognises:
                 return tokens, None
-            return tokens, session_id.outline(body, prompt, key.id, model.name, hasher)
+            return tokens, session_id.outline(body, prompt, model.name, hasher)
 
         return await self._intake.run(len(body.text), work)
 
@@ -367,14 +362,9 @@ class Gateway:
         return in_force(model, self._options.affinity) is not None
 
     def _session(
-        self,
-        client: Client,
-        key: KeyPolicy,
-        incoming: Incoming,
-        outline: Outline | None,
-        hasher: SessionHash,
+        self, client: Client, incoming: Incoming, outline: Outline | None, hasher: SessionHash
     ) -> Session:
-        named = session_id.from_client(client.headers, incoming.body, key.id, hasher)
+        named = session_id.from_client(client.headers, incoming.body, hasher)
         if named.id is None and not named.was_refused and outline is not None:
             return self._derived.join(outline)
         return named

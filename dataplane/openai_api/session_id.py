@@ -68,8 +68,9 @@ class Session:
 
 
 class SessionHash:
-    """Hashes under the API key that a request brought, so that a stored id can neither be read back
-    nor guessed, and all replicas agree on it with nothing configured."""
+    """Hashes under the API key that a request brought, so that each key has sessions of its own, a
+    stored id can neither be read back nor guessed, and all replicas agree on it with nothing
+    configured."""
 
     def __init__(self, secret: str) -> None:
         self._key: Final = hashlib.blake2b(secret.encode(), digest_size=32).digest()
@@ -84,9 +85,7 @@ class SessionHash:
         return state.digest()
 
 
-def from_client(
-    headers: Headers, body: JsonBody | None, key_id: str, hasher: SessionHash
-) -> Session:
+def from_client(headers: Headers, body: JsonBody | None, hasher: SessionHash) -> Session:
     """The session that the client itself names, if it names one."""
     given: dict[str, str] = {}
     for name, value in headers:
@@ -101,7 +100,7 @@ def from_client(
     parts = [found, *(given.get(name, "") for name in _REFINING_HEADERS)]
     if not is_usable(found) or not all(is_usable(part) for part in parts[1:] if part):
         return Session(was_refused=True)
-    return Session("client", hasher.of("client", key_id, *parts).hex())
+    return Session("client", hasher.of("client", *parts).hex())
 
 
 def is_usable(session_id: str) -> bool:
@@ -174,9 +173,7 @@ class Outline:
     """The n-th stands for the first n + 1 messages together."""
 
 
-def outline(
-    body: JsonBody, prompt: Prompt, key_id: str, model: str, hasher: SessionHash
-) -> Outline | None:
+def outline(body: JsonBody, prompt: Prompt, model: str, hasher: SessionHash) -> Outline | None:
     """The outline of a request; None where there is no conversation to recognise.
 
     Only roles and texts count, so that marks a client moves along its messages change nothing.
@@ -192,9 +189,7 @@ def outline(
     for block in conversation:
         if block.role in _FIRST_SPEAKERS:
             system += block.texts()
-    beginning = hasher.of(
-        "begins", key_id, model, *prompt.tool_names(), "", *system, "", *first.texts()
-    )
+    beginning = hasher.of("begins", model, *prompt.tool_names(), "", *system, "", *first.texts())
     return Outline(beginning, _chain(conversation, hasher))
 
 
