@@ -91,8 +91,9 @@ class Blocks:
             self.lift(pool, node)
         for id, _ in self._looks.due(now):
             self.lift(None)
-            if id in self._books.pools:
-                self.lift(self._books.pools[id])
+            for pool in self._books.pools.values():
+                if pool.policy.id == id or pool.takes_turns:
+                    self.lift(pool)
 
     def lift_all(self) -> None:
         """Everybody may, whatever was refused before."""

@@ -130,7 +130,7 @@ def test_a_replica_asks_for_nothing_if_whoever_was_called_has_come() -> None:
 def test_a_replica_whose_pool_waits_for_the_ceiling_looks_for_who_was_called_in_another() -> None:
     replica = Replica(fleet_order=True)
     replica.send(T)
-    replica.refuse(1, RefusedBy.CEILING)
+    replica.refuse(1, RefusedBy.TURN)
     replica.do(OtherCalled("not here", "other", replica.now + 0.1))
     replica.now += 0.1
     assert claims(replica.do(Woken())) == [1]
