@@ -11,6 +11,7 @@ from dataplane.scheduler.events import OtherCalled, OtherCame, RefusedBy, TurnCo
 from dataplane.scheduler.fairness import Node
 from dataplane.scheduler.moments import Moments
 from dataplane.scheduler.state import Pool, Slot
+from dataplane.scheduler.turns import Turns
 
 Whose = tuple[Pool | None, Node | None]
 """A pool's tenant or key, a pool, or everybody."""
@@ -19,8 +20,9 @@ Whose = tuple[Pool | None, Node | None]
 class Blocks:
     """A pool's tenants and keys, pools, and everybody under the ceiling."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, turns: Turns) -> None:
         self._books: Final = books
+        self._turns: Final = turns
         self.is_everybody = False
         """The fleet is at its ceiling, or cannot be asked: nobody claims for a moment."""
         self._retries: Final = Moments[Whose]()
@@ -37,6 +39,7 @@ class Blocks:
         """Whoever was refused claims nothing more for now."""
         pool = slot.pool
         pool.was_refused = True
+        pool.own_slots.answered(granted=False)
         if pool.was_called and by not in (RefusedBy.CEILING, RefusedBy.NOBODY):
             # It was called after the refusal, for all that is known.
             pool.was_called = False
@@ -60,6 +63,8 @@ class Blocks:
 
     def granted(self, slot: Slot) -> None:
         """Nobody that a granted slot counts against was at a cap."""
+        if not slot.is_hold_only:
+            slot.pool.own_slots.answered(granted=True)
         slot.key.at_cap = slot.key.tenant.at_cap = False
 
     def lift(self, pool: Pool | None, node: Node | None = None) -> None:
@@ -107,20 +112,22 @@ class Blocks:
                 for node in (tenant, *tenant.keys.nodes.values()):
                     node.at_cap = False
 
-    def own_slot_freed(self, slot: Slot, *, in_order: bool) -> None:
+    def own_slot_freed(self, slot: Slot, ceiling: int, *, in_order: bool) -> None:
         """A slot of the replica's own is free: whoever it stood against may ask again. Where the
-        fleet goes by one order the others are called when it is their turn."""
+        fleet goes by one order, who comes first is called, if the fleet knows of all who may."""
+        pool = slot.pool
         self.lift(None)
         if not in_order:
-            self.lift_pool(slot.pool)
+            self.lift_pool(pool)
             return
         for node in (slot.key, slot.key.tenant):
-            self.lift(slot.pool, node)
-        tenant = slot.key.tenant
-        # Whoever was at its cap here until now cannot be called: nobody was told that it waits.
-        is_known = not tenant.waiting or any(key.tenant is tenant for key in slot.pool.named)
-        if not (slot.pool.takes_turns and is_known):
-            self.lift(slot.pool)
+            self.lift(pool, node)
+        slots = self._books.slots(pool, ceiling)
+        is_known = self._turns.is_named(slot.key.tenant, pool) and not (
+            self._turns.is_first_unnamed(pool, slots)
+        )
+        if not (pool.blocked and is_known and (pool.takes_turns or pool.own_slots.lets_pass())):
+            self.lift(pool)
 
     def slots_freed(self, id: str | None) -> None:
         """Another replica gave back a slot of this pool; None: one that counted at the ceiling."""

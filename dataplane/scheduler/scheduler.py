@@ -68,8 +68,8 @@ class Scheduler:
         fleet_order: bool = False,
     ) -> None:
         self._books: Final = Books(order)
-        self._blocks: Final = Blocks(self._books)
         self._turns: Final = Turns(order, self._books)
+        self._blocks: Final = Blocks(self._books, self._turns)
         self._configured_ceiling = ceiling
         self._timeout: Final = timeout
         self._pool_idle: Final = pool_idle
@@ -280,9 +280,9 @@ class Scheduler:
                 self._occupy(waiter.request, waiter.pool, waiter.key, waiter.tokens)
                 self._admit(waiter, now, held=True)
             return
-        if self._has_fleet:
-            self._blocks.own_slot_freed(slot, in_order=self._fleet_order)
         self._vacate(slot, now)
+        if self._has_fleet:
+            self._blocks.own_slot_freed(slot, self.ceiling, in_order=self._fleet_order)
         if end is not None and (waiter := self._sessions.next_step(slot, now)) is not None:
             self._claim_hold(waiter, now)
 

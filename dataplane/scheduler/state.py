@@ -157,6 +157,32 @@ class Slot:
             node.score -= amount
 
 
+class OwnSlots:
+    """Whether a replica that waits in line claims the slots it frees at once, in the same trip, or
+    lets the fleet call who comes first, which may be itself. Each time somebody else did, it lets
+    more of them pass: one, three, then seven."""
+
+    __slots__ = ("_is_tried", "_lost", "_pass")
+
+    def __init__(self) -> None:
+        self._is_tried = False
+        self._lost = 0
+        self._pass = 0
+
+    def lets_pass(self) -> bool:
+        """One is free; whether it is for whom the fleet calls."""
+        self._is_tried = not self._pass
+        self._pass = max(0, self._pass - 1)
+        return not self._is_tried
+
+    def answered(self, *, granted: bool) -> None:
+        """A claim was answered, which may have been for such a slot."""
+        if self._is_tried:
+            self._is_tried = False
+            self._lost = 0 if granted else min(self._lost + 1, 3)
+            self._pass = 2**self._lost - 1
+
+
 class Pool:
     """The slots of one model, and everyone who uses or wants one."""
 
@@ -173,6 +199,7 @@ class Pool:
         "held",
         "is_aligned",
         "named",
+        "own_slots",
         "policy",
         "running",
         "size",
@@ -211,6 +238,7 @@ class Pool:
         """The tenant and key whose turn the fleet says it is."""
         self.was_redirected = False
         """The last claim was answered with another tenant's turn: two in a row are one too many."""
+        self.own_slots = OwnSlots()
         self.elsewhere = PoolElsewhere()
         self.is_aligned = False
         """Its scores have been compared with the fleet's."""

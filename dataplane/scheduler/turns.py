@@ -36,11 +36,19 @@ class Turns:
         return None if tenant is None else _first_of(pool, tenant)
 
     def is_first_unnamed(self, pool: Pool, slots: int) -> bool:
-        """Whether the fleet has refused a pool and was not told of who comes first there now."""
+        """Whether the fleet has refused a pool and was not told of who comes first there now, or
+        does if that one is at a cap."""
         if not pool.was_refused or not pool.groups.contenders:
             return False
         first = self.next(pool, slots)
-        return first is not None and first.key not in pool.named
+        assert first is not None, "where somebody contends, somebody can go"
+        if first.key.configured_cap is None and first.key.tenant.configured_cap is None:
+            return first.key not in pool.named
+        return not pool.named.issuperset(self._may_be_first(pool, slots))
+
+    def is_named(self, tenant: Tenant, pool: Pool) -> bool:
+        """Whether the fleet was told of a tenant, if it waits; not of one at its cap here."""
+        return not tenant.waiting or any(key.tenant is tenant for key in pool.named)
 
     def standing(self, waiter: Waiter, slots: int, now: float) -> Standing:
         """Where a waiter stands in a pool with `slots` to share: for its key, which is chosen by
@@ -60,13 +68,16 @@ class Turns:
         measure, cut from the same `slots`; they include those at their caps, since for how long
         they are is for the fleet to say."""
         pool = slot.pool
-        tenants = self._order.candidates(pool.groups, slots)
-        named = dict.fromkeys(key for each in tenants for key in _up_to_uncapped(each))
+        named = dict.fromkeys(self._may_be_first(pool, slots))
         named |= dict.fromkeys(islice(pool.blocked_nodes.values(), BLOCKED_MAX))
         pool.named = set(named)
         heads = (pool.head(key) for key in named)
         others = tuple(self.standing(each, slots, now) for each in heads if each is not None)
         return Turn(standing, slot.charges, others)
+
+    def _may_be_first(self, pool: Pool, slots: int) -> Iterator[Key]:
+        tenants = self._order.candidates(pool.groups, slots)
+        return (key for tenant in tenants for key in _up_to_uncapped(tenant))
 
     def learn(self, slot: Slot, told: Told) -> None:
         """The books have said what they know of a slot's nodes."""

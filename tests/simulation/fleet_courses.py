@@ -41,6 +41,8 @@ class Course:
     reweighed: Sequence[tuple[float, str, int]] = ()
     """When a tenant's weight becomes another."""
     joined_at: float | None = None
+    more: int = 0
+    """So many requests come besides: whenever one ends, another of its key, at any replica."""
 
     @property
     def service_secs(self) -> float:
@@ -101,6 +103,13 @@ def with_newcomer(course: Course, *, at: float) -> Course:
     key = key_of("new", "a", 100)
     comes = [Come(at, key, course.replicas - 1, 1.0) for _ in range(300)]
     return replace(course, comes=[*course.comes, *comes])
+
+
+def loops(replicas: int, size: int) -> Course:
+    """Sixteen clients of four tenants, each of which asks again as soon as it has its answer."""
+    keys = [key_of(name, "g", 100) for name in "abcd"]
+    comes = [Come(0.01 * n, keys[n % 4], n % replicas, 1.0) for n in range(16)]
+    return Course("loops", replicas, size, comes, more=400)
 
 
 def any_course(seed: int) -> Course:

@@ -9,6 +9,7 @@ then the two are compared, grant by grant.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,8 @@ class OrderWorld(World):
         self.waiting: Counter[tuple[str, str]] = Counter()
         self.running: Counter[tuple[str, str]] = Counter()
         self._since = 0.0
+        self._more = course.more
+        self._choose: Final = random.Random(f"{seed} more")
         self._watching = False
         self.varied = False
         for id, size in {"m": course.size, **course.pools}.items():
@@ -182,6 +185,11 @@ class OrderWorld(World):
         self._account()
         self.running[request.model.id, request.key.tenant.id] -= 1
         super()._left(request)
+        if self._more:
+            self._more -= 1
+            replica = self._choose.randrange(self.course.replicas)
+            secs = self._choose.uniform(0.5, 1.5) * self.course.service_secs
+            self._come(Come(0.0, request.key, replica, secs))
 
     def _ended(self, request: Request) -> None:
         if request.entered_at is None:

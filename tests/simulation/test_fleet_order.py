@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.simulation.fleet_courses import any_course, skewed, wide_course, with_newcomer
+from tests.simulation.fleet_courses import any_course, loops, skewed, wide_course, with_newcomer
 from tests.simulation.fleet_order import judge, live, worst_share
 
 MOST_CALLS = 2.0
@@ -52,6 +52,13 @@ def test_a_fleet_with_many_groups_or_pools_serves_as_one_replica_would(seed: int
     assert verdict.late_secs <= 0, verdict
     assert verdict.calls <= MOST_CALLS, verdict
     assert verdict.idle <= MOST_IDLE, verdict
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_clients_that_ask_again_wherever_they_land_cost_few_claims(size: int) -> None:
+    fleet = live(loops(3, size), fleet=True)
+    assert fleet.claims <= 1.7 * len(fleet.grants)
+    assert fleet.idle <= MOST_IDLE * fleet.busy
 
 
 def test_a_replica_whose_loop_stands_still_holds_up_nobody_else() -> None:

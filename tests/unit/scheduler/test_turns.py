@@ -18,6 +18,7 @@ from dataplane.scheduler.events import (
     Woken,
 )
 from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Served, Sibling, Turn
+from dataplane.scheduler.state import OwnSlots
 from shared.policy import KeyPolicy
 from tests.simulation.world import a_key
 from tests.unit.scheduler.test_claims import Replica, claims
@@ -67,8 +68,9 @@ def test_those_that_are_at_their_caps_elsewhere_do_not_hide_who_comes_after_them
         come(replica, key)
     siblings = {name: Sibling(name, 100, taken=1) for name in capped}
     elsewhere = PoolElsewhere(6, LevelElsewhere(), {"": LevelElsewhere(siblings)})
-    replica.do(FleetSeen(6, {"m": elsewhere}))
-    assert named(replica.do(TurnCome("m", ("t", T.id)))) == ["c0", "c1", "c2", "c3", "u"]
+    # The first of them claims, so that the fleet is told of the others.
+    told = replica.do(FleetSeen(6, {"m": elsewhere}))
+    assert named(told) == ["c1", "c2", "c3", "c4", "t", "u"]
 
 
 def test_a_key_that_may_be_at_its_cap_does_not_hide_its_tenants_other_keys() -> None:
@@ -213,11 +215,42 @@ def test_who_was_at_its_cap_here_is_told_of_when_its_slot_is_free_though_the_poo
 ):
     replica = Replica(fleet_order=True)
     capped = a_key("t", cap=1)
-    replica.send(capped)
-    replica.do(ClaimGranted(1))
-    replica.send(capped)
     replica.send(U)
-    replica.refuse(3, RefusedBy.TURN)
-    told = replica.do(Finished(1))
-    assert claims(told) == [3]
-    assert named(told) == ["t"]
+    replica.send(capped)
+    replica.send(capped)
+    for request in (1, 2):
+        replica.do(ClaimGranted(request, more_at=9.0, more_by=RefusedBy.TURN))
+    assert claims(replica.do(Finished(2))) == [3]
+
+
+def test_a_replica_whose_freed_slots_go_to_others_claims_fewer_and_fewer_of_them_at_once() -> None:
+    own = OwnSlots()
+    tried = []
+    for number in range(1 + 2 + 4 + 8 + 8):
+        if not own.lets_pass():
+            tried.append(number)
+            own.answered(granted=False)
+    assert tried == [0, 2, 6, 14, 22]
+
+
+def test_a_replica_that_gets_the_slot_it_freed_claims_the_next_at_once_again() -> None:
+    own = OwnSlots()
+    assert not own.lets_pass()
+    own.answered(granted=False)
+    assert own.lets_pass()
+    own.answered(granted=True)  # of a claim that it made when it was called
+    assert not own.lets_pass()
+    own.answered(granted=True)
+    assert not own.lets_pass()
+
+
+def test_a_slot_that_a_replica_lets_pass_is_for_whom_the_fleet_calls() -> None:
+    replica = waiting("t", "u", "v")
+    replica.do(TurnCome("m", ("t", T.id)))
+    replica.do(ClaimGranted(1, more_at=replica.now + 9))
+    assert claims(replica.do(Finished(1))) == [2], "the first that is freed is claimed at once"
+    replica.refuse(2)
+    replica.do(TurnCome("m", ("u", U.id)))
+    replica.do(ClaimGranted(2, more_at=replica.now + 9))
+    assert claims(replica.do(Finished(2))) == []
+    assert claims(replica.do(TurnCome("m", ("v", "v/key")))) == [3]
