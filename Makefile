@@ -18,7 +18,7 @@ demo: setup ## start the product with a simulated backend and live traffic (ARGS
 	@exec $(BIN)/obleth demo $(ARGS)
 
 test: setup services check ## everything CI checks
-	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## format, lint, types and import contracts, without running anything
 	$(BIN)/ruff check

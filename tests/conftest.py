@@ -15,8 +15,30 @@ POSTGRES = os.environ.get("TEST_POSTGRES_URL", "postgresql://obleth:obleth@127.0
 """A role that may create databases; `deploy/dev/services` makes this one."""
 REDIS = os.environ.get("TEST_REDIS_URL", "redis://127.0.0.1:6379/9")
 
+TAKES_LONGEST = (
+    "simulation/test_fleet_seeds.py",
+    "faults/test_replicas_break.py",
+    "deploy/test_fleet.py",
+    "faults/",
+    "dashboard/",
+    "release/",
+)
+"""Files that are begun first: with one worker a file, none is to be alone with a long one at the
+end."""
+
 for _name in [name for name in os.environ if name.upper().startswith("OBLETH_")]:
     del os.environ[_name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+
+    def begun(item: pytest.Item) -> int:
+        path = item.path.relative_to(here).as_posix()
+        places = (at for at, long in enumerate(TAKES_LONGEST) if path.startswith(long))
+        return next(places, len(TAKES_LONGEST))
+
+    items.sort(key=begun)
 
 
 @pytest.fixture(autouse=True)
