@@ -19,7 +19,7 @@ from tests.simulation.fleet_report import Report
 from tests.simulation.fleet_time import Time, new_loop
 
 SEEDS = 1000
-AFFINITY_SEEDS = range(25, 125, CHUNK)
+AFFINITY_SEEDS = range(25, 75, CHUNK)
 MISTAKE_SEEDS = 100
 
 
