@@ -153,7 +153,7 @@ end
 
 -- In how many ms the first of some holds ends.
 local function next_end(of)
-  local earliest = zset('ZRANGE', of, 0, 0, 'WITHSCORES')
+  local earliest = sound('ZRANGE', of, 0, 0, 'WITHSCORES')
   return earliest[2] and whole(math.max(1, earliest[2] - now)) or '0'
 end
 
@@ -163,7 +163,7 @@ local function is_at_cap(set, cap, pool_holds)
     return false
   end
   local running = redis.call('ZCARD', set)
-  for _, id in ipairs(zset('ZRANGE', pool_holds, 0, -1)) do
+  for _, id in ipairs(sound('ZRANGE', pool_holds, 0, -1)) do
     if redis.call('ZSCORE', set, id) then
       running = running - 1
     end
@@ -213,7 +213,7 @@ local function claim(keys_at, args_at)
     redis.call('SET', starves, whole(now), 'PX', STARVING)
     free_beyond(pool_holds, 0, 'freed_starving')
   else
-    local room = zset('ZCARD', pool_holds) - excess(pool, tonumber(size))
+    local room = sound('ZCARD', pool_holds) - excess(pool, tonumber(size))
     free_beyond(pool_holds, math.min(tonumber(most), room), 'freed')
   end
   local function rank_now()
@@ -221,7 +221,7 @@ local function claim(keys_at, args_at)
   end
   if hold ~= '' then
     redis.call('PEXPIRE', KEYS[keys_at + KEYS_EACH], RUNNING)
-    local is_held = zset('ZSCORE', pool_holds, hold)
+    local is_held = sound('ZSCORE', pool_holds, hold)
     if is_held and (not is_whole(hold) or is_beyond(limits)) then
       free_hold(hold, 'freed')
       redis.call('ZREM', pool_holds, hold)

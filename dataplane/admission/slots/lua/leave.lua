@@ -11,8 +11,8 @@ local all, line_all, holds, hold_notes = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local channel = ARGV[2]
 -- #include holds
 
-for _, id in ipairs(zset('ZRANGE', holds, 0, -1)) do
-  local note = hash('HGET', hold_notes, id)
+for _, id in ipairs(sound('ZRANGE', holds, 0, -1)) do
+  local note = sound('HGET', hold_notes, id)
   if note and cjson.decode(note).replica == ARGV[1] then
     free_hold(id, 'freed')
   end

@@ -40,7 +40,7 @@ for at = 6, #KEYS do
   removed[at - 5] = redis.call('ZREMRANGEBYSCORE', set, '-inf', whole(now))
   local overlong = redis.call('ZRANGEBYSCORE', set, '(' .. latest, '+inf', 'LIMIT', 0, MOST)
   for _, id in ipairs(overlong) do
-    if not zset('ZSCORE', holds, id) then
+    if not sound('ZSCORE', holds, id) then
       redis.call('ZADD', set, 'XX', latest, id)
     end
   end

@@ -29,7 +29,7 @@ end
 
 -- Whether a replica waits at a limit.
 local function is_waited_for(line)
-  local records = hash('HGETALL', line)
+  local records = sound('HGETALL', line)
   for at = 1, #records, 2 do
     local name = string.match(records[at], '^r:(.*)$')
     local place = name and decoded(name, records[at + 1])
@@ -69,7 +69,7 @@ local function judged(keys, step)
     local others_wait = is_contended(keys[6])
     outcome = 'refused'
     if
-      zset('ZCARD', keys[9]) < most
+      sound('ZCARD', keys[9]) < most
       and not redis.call('ZSCORE', keys[9], id)
       and not is_starving(keys[10])
       and not (is_over(keys[1], size) or is_over(all, ceiling))
@@ -90,10 +90,10 @@ local function hold(id, ms, keys, names, replica)
     keep(set, ms)
   end
   local note = { replica = replica, names = names, keys = { unpack(keys, 1, 9) } }
-  hash('HSET', hold_notes, id, cjson.encode(note))
+  sound('HSET', hold_notes, id, cjson.encode(note))
   keep(hold_notes, LONGEST)
   for _, set in ipairs({ holds, keys[9] }) do
-    zset('ZADD', set, whole(now + ms), id)
+    sound('ZADD', set, whole(now + ms), id)
     keep(set, LONGEST)
   end
 end
@@ -106,7 +106,7 @@ for number = 0, (#ARGV - 2) / ARGS_EACH - 1 do
     unpack(ARGV, 3 + number * ARGS_EACH, 2 + (number + 1) * ARGS_EACH)
   local names = { pool, group, tenant, key }
   local outcome = 'gone'
-  if zset('ZSCORE', keys[9], id) then
+  if sound('ZSCORE', keys[9], id) then
     free_hold(id, 'freed')
     outcome = 'released'
   elseif redis.call('ZSCORE', keys[1], id) then

@@ -12,15 +12,6 @@ local STARVING = 1000
 -- A session's record lives so long while a step of it may run.
 local RUNNING = 3600000
 
-local function zset(command, key, ...)
-  local reply = redis.pcall(command, key, ...)
-  if type(reply) == 'table' and reply.err then
-    redis.call('DEL', key)
-    reply = redis.call(command, key, ...)
-  end
-  return reply
-end
-
 -- A key lives as long as the leases in it.
 local function keep(key, lease)
   if redis.call('PTTL', key) < lease then
@@ -31,7 +22,7 @@ end
 -- What the order goes by in this pool, after a slot of it is free.
 local function settle(served, sets, names, refund)
   local fields = { 'g:' .. names[2], 't:' .. names[3], 'k:' .. names[4] }
-  local values = hash('HMGET', served, unpack(fields))
+  local values = sound('HMGET', served, unpack(fields))
   local back = refund ~= '' and cjson.decode(refund) or { 0, 0, 0 }
   for at = 1, 3 do
     if values[at] then
@@ -99,8 +90,8 @@ end
 
 -- A hold is off the books. Its note, if there was one.
 local function drop_hold(id, why)
-  local text = hash('HGET', hold_notes, id)
-  zset('ZREM', holds, id)
+  local text = sound('HGET', hold_notes, id)
+  sound('ZREM', holds, id)
   redis.pcall('ZREM', all, id)
   if not text then
     return nil
@@ -111,7 +102,7 @@ local function drop_hold(id, why)
   for at = 1, 4 do
     redis.pcall('ZREM', note.keys[at], id)
   end
-  zset('ZREM', note.keys[9], id)
+  sound('ZREM', note.keys[9], id)
   local message = { hold = id, replica = note.replica, why = why }
   redis.call('PUBLISH', channel, cjson.encode(message))
   return note
@@ -126,7 +117,7 @@ end
 
 -- Whether a hold is in every set it should be. If one was lost somebody else may have its slot.
 local function is_whole(id)
-  local text = hash('HGET', hold_notes, id)
+  local text = sound('HGET', hold_notes, id)
   if not text then
     return false
   end
@@ -141,12 +132,12 @@ end
 
 -- A hold that would last for longer than any may has a clock that was set back to thank for it.
 local function free_lapsed()
-  local lapsed = zset('ZRANGEBYSCORE', holds, '-inf', whole(now), 'LIMIT', 0, AT_ONCE)
+  local lapsed = sound('ZRANGEBYSCORE', holds, '-inf', whole(now), 'LIMIT', 0, AT_ONCE)
   for _, id in ipairs(lapsed) do
     free_hold(id, 'expire')
   end
   local after = '(' .. whole(now + LONGEST)
-  local overlong = zset('ZRANGEBYSCORE', holds, after, '+inf', 'LIMIT', 0, AT_ONCE)
+  local overlong = sound('ZRANGEBYSCORE', holds, after, '+inf', 'LIMIT', 0, AT_ONCE)
   for _, id in ipairs(overlong) do
     free_hold(id, 'expire')
   end
@@ -154,7 +145,7 @@ end
 
 -- Of a pool's holds no more than `most` stay, which may be less than none; those that end first go.
 local function free_beyond(pool_holds, most, why)
-  local number = zset('ZCARD', pool_holds) - most
+  local number = sound('ZCARD', pool_holds) - most
   if number > 0 then
     for _, id in ipairs(redis.call('ZRANGE', pool_holds, 0, number - 1)) do
       free_hold(id, why)

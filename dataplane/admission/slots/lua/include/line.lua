@@ -17,7 +17,7 @@ local CALLED, PASSED = 100, 250
 local SAME = 100
 
 -- Something else under one of our names can only be an accident; it is put right by starting anew.
-local function hash(command, key, ...)
+local function sound(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then
     redis.call('DEL', key)
@@ -42,7 +42,7 @@ local function write(line, place)
 end
 
 local function place_of(line, replica)
-  local record = hash('HGET', line, 'r:' .. replica)
+  local record = sound('HGET', line, 'r:' .. replica)
   return record and decoded(replica, record)
 end
 
@@ -78,7 +78,7 @@ end
 -- then by scores, then by age. Worked out anew each time, so that only who waits may be out of date.
 local function ranked(served, of, at)
   local group, tenant, key = of[3], of[6], of[10]
-  local values = hash('HMGET', served, 'g:' .. group, 't:' .. tenant, 'k:' .. key)
+  local values = sound('HMGET', served, 'g:' .. group, 't:' .. tenant, 'k:' .. key)
   local group_score, group_taken = served_of(values[1], of[4])
   local tenant_score, tenant_taken = served_of(values[2], of[7])
   local key_score, key_taken = served_of(values[3], of[11])
@@ -131,7 +131,7 @@ end
 -- Whoever was called and has not come is passed over from here on.
 local function waiting(line, served)
   local places, is_unordered = {}, false
-  local all = hash('HGETALL', line)
+  local all = sound('HGETALL', line)
   for at = 1, #all, 2 do
     local name = string.match(all[at], '^r:(.*)$')
     local place = name and decoded(name, all[at + 1])
@@ -207,7 +207,7 @@ end
 -- one before those with which it is even.
 local function in_turn(line_all, own)
   local pools, turns = { own }, {}
-  local fields = hash('HGETALL', line_all)
+  local fields = sound('HGETALL', line_all)
   for at = 1, #fields, 2 do
     local kind, name = string.match(fields[at], '^(%l):(.*)$')
     if kind == 't' then
