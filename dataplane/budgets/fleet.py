@@ -14,6 +14,8 @@ crashed lapse. Those that Redis lost are written down again.
 **Redis away.** The first call that fails says so, for all: from then on every request is decided
 here, by this replica's part (`own_part`), and nobody waits for Redis any more. In the background it
 is asked each second whether it can be written again; less often when it has only just come back.
+When it has answered twice, so that the others had time to write down what runs with them and what
+they used, limits are shared again: the first that Redis is told then is what was used meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -30,7 +32,7 @@ import structlog
 from dataplane.budgets.bucket import TokenBucket
 from dataplane.budgets.outage import Clock, Outage
 from dataplane.budgets.own_part import OwnPart
-from dataplane.budgets.port import Reservation, TermStore, counted
+from dataplane.budgets.port import Reservation, TermStore, TermStoreUnavailable, counted
 from dataplane.budgets.redis import Looked, RedisBooks
 from dataplane.budgets.refusals import limited, spent, state_of
 from dataplane.budgets.terms import Term, TermLimit, limits_of
@@ -42,6 +44,8 @@ from shared.redis import RedisUnavailable
 
 log = structlog.stdlib.get_logger(__name__)
 
+ANSWERS_BEFORE_RETURN: Final = 2
+"""In a row. What replicas use without Redis they tell the database each second."""
 ATTEMPTS_MAX: Final = 3
 """Questions for one request, when Redis loses a term between them."""
 
@@ -89,6 +93,8 @@ class FleetBudgets:
         self._name: Final = secrets.token_hex(6)
         self._number = 0
         self._background: set[asyncio.Task[Any]] = set()
+        self._saving: Final = asyncio.Lock()
+        """So that what is on its way to the database counts neither twice nor not at all."""
         self._renew_now: Final = asyncio.Event()
         self._stopping: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -174,15 +180,10 @@ class FleetBudgets:
         """Add to the database what terms have used, and to Redis what it lacks; False when the
         database could not take all of it.
         """
-        all_saved = await self._sums.save()
-        totals = self._sums.untold()
-        if totals and not self._outage.is_on:
-            try:
-                await self._books.found(totals)
-            except RedisUnavailable as error:
-                self._lose(error)
-            else:
-                self._sums.told(totals)
+        async with self._saving:
+            all_saved = await self._sums.save()
+            if not self._outage.is_on:
+                await self._tell(self._sums.untold())
         return all_saved
 
     # Asking
@@ -319,16 +320,29 @@ class FleetBudgets:
         self._renew_now.set()
         log.warning("budgets_divided", replicas=self._replicas(), error=str(error))
 
+    async def _tell(self, totals: Mapping[Term, int]) -> None:
+        if not totals:
+            return
+        try:
+            await self._books.found(totals)
+        except RedisUnavailable as error:
+            self._lose(error)
+        else:
+            self._sums.told(totals)
+
     async def _keep_reservations(self) -> None:
+        answers = 0
         while not self._stopping.is_set():
             if not self._outage.is_on:
+                answers = 0
                 await self._renew()
                 await self._pause(self._renew_now, self._books.lease_secs / 3)
                 self._renew_now.clear()
                 continue
             await self._pause(self._stopping, self._outage.retry_secs)
-            if await self._renew():
-                self._return()
+            answers = answers + 1 if await self._renew() else 0
+            if answers >= ANSWERS_BEFORE_RETURN:
+                await self._return()
 
     async def _renew(self) -> bool:
         """Have everything that runs on the books; whether Redis answered."""
@@ -348,11 +362,29 @@ class FleetBudgets:
             log.info("budget_reservations_not_renewed", because="the database is away")
         return True
 
-    def _return(self) -> None:
-        self._outage.end()
-        self._own_part.restart()
-        self._renew_now.set()
-        log.info("budgets_shared_again")
+    async def _return(self) -> None:
+        async with self._saving:
+            await self._sums.save()
+            stored = {}
+            for term in self._own_part.terms:
+                try:
+                    stored[term] = await self._totals.stored(term)
+                except TermStoreUnavailable:
+                    log.info("budget_usage_told_in_part", scope=term.scope)
+            # Nobody else has a turn from here until Redis's first call is on its way: whatever is
+            # asked from now on is asked after it, and whatever was used before is in it.
+            totals = self._sums.untold()
+            for term in self._own_part.terms:
+                used_here = self._own_part.total(term)
+                totals[term] = max(totals.get(term, 0), stored.get(term, used_here))
+            for term in totals:
+                if term in stored or not self._own_part.knows(term):
+                    totals[term] += self._sums.unsaved(term)
+            self._outage.end()
+            self._own_part.restart()
+            self._renew_now.set()
+            log.info("budgets_shared_again")
+            await self._tell(totals)
 
     # Inside
 

@@ -45,6 +45,15 @@ class OwnPart:
         """Whether it is known what a term had used when it first mattered in this outage."""
         return term in self._bases
 
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Those that mattered in this outage."""
+        return tuple(self._bases)
+
+    def total(self, term: Term) -> int:
+        """What a term has used as far as it is known here."""
+        return self._bases[term] + self._used[term]
+
     def begin(self, term: Term, used: int) -> None:
         """What a term has used, now that it matters."""
         self._bases[term] = used

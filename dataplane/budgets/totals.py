@@ -50,7 +50,7 @@ class Totals:
         Raises `PolicyUnavailable` where nobody can say.
         """
         try:
-            stored = await self._loads.run(term, lambda: self._load(term))
+            stored = await self.stored(term)
         except TermStoreUnavailable as error:
             if term in self._heard:
                 return self._heard[term]
@@ -60,6 +60,10 @@ class Totals:
             log.warning("budget_usage_not_read", scope=term.scope, error=str(error))
             raise PolicyUnavailable from error
         return max(stored + unsaved, self._heard.get(term, 0))
+
+    async def stored(self, term: Term) -> int:
+        """What a term has used as the database has it. Raises `TermStoreUnavailable`."""
+        return await self._loads.run(term, lambda: self._load(term))
 
     async def _load(self, term: Term) -> int:
         return (await self._store.load([term])).get(term, 0)

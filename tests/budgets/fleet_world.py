@@ -59,7 +59,13 @@ class FleetWorld:
         self.made: list[FleetBudgets] = []
         self.redis = shared_redis.client(url)
 
-    def make(self, *, secs: float = PATIENT_SECS, store: TermStore | None = None) -> FleetBudgets:
+    def make(
+        self,
+        *,
+        secs: float = PATIENT_SECS,
+        store: TermStore | None = None,
+        save_every_secs: float = 1.0,
+    ) -> FleetBudgets:
         redis = shared_redis.client(self.url, connections=2)
         timed = TimedScripts(redis, self.tag, self.time, secs=secs)
         replica = FleetBudgets(
@@ -68,6 +74,7 @@ class FleetWorld:
             replicas=lambda: self.replicas,
             clock=lambda: self.time.monotonic,
             wall=lambda: self.time.wall,
+            save_every_secs=save_every_secs,
         )
         self.made.append(replica)
         return replica

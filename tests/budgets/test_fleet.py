@@ -277,6 +277,43 @@ async def test_what_was_used_without_redis_is_known_to_all_once_it_is_back(
     assert "600 used." in await spent(other, monthly(1000), 401)
 
 
+async def test_what_was_used_without_redis_cannot_be_used_once_more_when_it_is_back(
+    own_server: Server, breakable: FleetWorld
+) -> None:
+    replicas = [breakable.make(save_every_secs=3600) for _ in range(3)]
+    breakable.replicas = 3
+    for budgets in replicas:
+        await budgets.start()
+        await budgets.check(monthly(900), 1)
+    await own_server.stop()
+    for budgets in replicas:
+        for _ in range(3):
+            await use(budgets, monthly(900), 100)
+    await own_server.start()
+    for budgets in replicas:
+        await until(lambda one=budgets: not one.is_away)
+        # At the very moment at which it is back, whoever else is.
+        await spent(budgets, monthly(900), 1)
+
+
+async def test_what_was_used_without_redis_and_database_is_known_when_redis_is_back(
+    own_server: Server, breakable: FleetWorld
+) -> None:
+    budgets = breakable.make()
+    await budgets.start()
+    await use(budgets, monthly(900), 100)
+    await own_server.stop()
+    await use(budgets, monthly(900), 200)
+    breakable.store.away = True
+    await use(budgets, monthly(900), 300)
+    await own_server.start()
+    await until(lambda: not budgets.is_away)
+    assert "600 used." in await spent(budgets, monthly(900), 301)
+    breakable.store.away = False
+    await budgets.save()
+    assert "600 used." in await spent(budgets, monthly(900), 301)
+
+
 async def test_a_server_that_refuses_to_write_counts_as_away_until_it_writes(
     own_server: Server, breakable: FleetWorld
 ) -> None:
