@@ -31,7 +31,7 @@ class Waiters(Protocol):
 
     def key_changed(self, key: KeyPolicy) -> None: ...
 
-    def key_gone(self, key_id: str, because: Callable[[], Refusal]) -> None: ...
+    def key_gone(self, key: KeyPolicy, because: Callable[[], Refusal]) -> None: ...
 
     def models_changed(self, models: Iterable[ModelPolicy]) -> None: ...
 
@@ -46,7 +46,8 @@ class Renewal:
     def __init__(self, policies: Policies, waiters: Waiters) -> None:
         self._policies = policies
         self._waiters = waiters
-        self._due: dict[str, KeyPolicy] = {}
+        self._due: dict[tuple[str, str], KeyPolicy] = {}
+        """By id and digest: a key whose secret was replaced may be waited under with both."""
         self._task: asyncio.Task[None] | None = None
 
     def changed(self, change: Invalidation) -> None:
@@ -55,7 +56,8 @@ class Renewal:
             self._waiters.models_changed(self._policies.models())
         if change.kind is Kind.MODEL:
             return
-        self._due.update((k.id, k) for k in self._waiters.waiting_keys if _concerns(change, k))
+        waiting = (key for key in self._waiters.waiting_keys if _concerns(change, key))
+        self._due.update(((key.id, key.digest), key) for key in waiting)
         if self._due and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._renew_due())
 
@@ -74,12 +76,12 @@ class Renewal:
         try:
             renewed = await self._policies.renewed(key)
         except InvalidApiKey:
-            self._waiters.key_gone(key.id, InvalidApiKey)
+            self._waiters.key_gone(key, InvalidApiKey)
         except PolicyUnavailable:
             log.info("renewal_put_off", key_id=key.id)  # it keeps the policy it was admitted under
         else:
             if renewed.tenant.suspended:
-                self._waiters.key_gone(key.id, TenantSuspended)
+                self._waiters.key_gone(key, TenantSuspended)
             else:
                 self._waiters.key_changed(renewed)
 

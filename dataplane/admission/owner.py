@@ -157,18 +157,24 @@ class Admission:
     @property
     def waiting_keys(self) -> list[KeyPolicy]:
         """The keys under which requests wait, as they were when the newest of those arrived, and
-        those that slots are held for or may be."""
-        newest = {key.id: key for key in self._core.session_keys}
-        newest |= {each.ask.key.id: each.ask.key for each in self._undecided.values()}
-        return list(newest.values())
+        those that slots are held for or may be. One whose secret was replaced is there under the
+        old and under the new one."""
+        keys = [*self._core.session_keys, *(each.ask.key for each in self._undecided.values())]
+        return list({(key.id, key.digest): key for key in keys}.values())
 
     def key_changed(self, key: KeyPolicy) -> None:
         """A key, its tenant or its group has a new policy."""
         self._post(KeyChanged(key))
 
-    def key_gone(self, key_id: str, because: Callable[[], Refusal] = InvalidApiKey) -> None:
-        """A key may not be used any more: what waits under it is refused."""
-        self._post(KeyGone(key_id), because)
+    def key_gone(self, key: KeyPolicy, because: Callable[[], Refusal] = InvalidApiKey) -> None:
+        """A key may not be used any more: what waits under it is refused, but for what came with
+        another secret, which replaced the one that this key had."""
+        replaced = frozenset(
+            request
+            for request, permit in self._undecided.items()
+            if permit.ask.key.id == key.id and permit.ask.key.digest != key.digest
+        )
+        self._post(KeyGone(key.id, replaced), because)
 
     def models_changed(self, models: Iterable[ModelPolicy]) -> None:
         """These are the enabled models and their sizes now; pools of others reject what waits."""

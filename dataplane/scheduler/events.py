@@ -101,6 +101,8 @@ class KeyGone:
     """A key may not be used any more: what waits under it is rejected, what runs finishes."""
 
     key: str
+    but: frozenset[int] = frozenset()
+    """Requests of it that may go on waiting: they came with the secret it has now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,9 +178,9 @@ class Scheduler:
             case KeyChanged(policy):
                 self._books.key_changed(policy)
                 self._sessions.keep_to_caps(now)
-            case KeyGone(id):
-                waiters = (w for w in self._waiting.values() if w.key.id == id)
-                self._reject_all(waiters, now, RejectReason.KEY_GONE)
+            case KeyGone(id, but):
+                gone = (w for n, w in self._waiting.items() if w.key.id == id and n not in but)
+                self._reject_all(gone, now, RejectReason.KEY_GONE)
                 self._sessions.key_gone(id, now)
             case CeilingChanged(ceiling):
                 self._configured_ceiling = ceiling

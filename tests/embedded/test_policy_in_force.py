@@ -88,3 +88,25 @@ async def test_a_cap_that_is_lifted_lets_who_waits_go(product: Product) -> None:
     await product.api.patch(f"/tenants/{tenant['id']}", json={"max_in_flight": None})
     assert (await waiting).status_code == 200
     await let_go(held)
+
+
+async def test_who_waits_with_a_secret_that_is_replaced_gets_401_and_whoever_has_the_new_one_not(
+    product: Product,
+) -> None:
+    await product.model("m", max_in_flight=1)
+    _, old = await product.tenant("t")
+    _, other = await product.tenant("other")
+    held = await holding(product, other, "m")
+    waiting = asyncio.create_task(product.ask(old, "m"))
+    await product.queued(1)
+    (found,) = (
+        each
+        for each in (await product.api.get("/keys")).json()["items"]
+        if old.startswith(each["prefix"])
+    )
+    rotated = (await product.api.post(f"/keys/{found['id']}/rotate")).json()
+    next_one = asyncio.create_task(product.ask(rotated["secret"], "m"))
+    assert (await waiting).status_code == 401
+    await product.queued(1)
+    await let_go(held)
+    assert (await next_one).status_code == 200

@@ -68,7 +68,7 @@ async def test_a_key_that_slots_are_held_for_is_followed_and_frees_them_when_it_
     await gate.step()
     await gate.step()
     assert (gate.held, gate.waiting_keys) == (1, [KEY])
-    gate.key_gone(KEY.id)
+    gate.key_gone(KEY)
     assert (gate.held, gate.waiting_keys) == (0, [])
 
 

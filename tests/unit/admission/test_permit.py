@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 
 import pytest
 
@@ -264,10 +265,29 @@ async def test_what_waits_under_a_revoked_key_is_refused() -> None:
     running, waiting = Door(admission), Door(admission)
     await turns(2)
     assert admission.waiting_keys == [KEY]
-    admission.key_gone(KEY.id)
+    admission.key_gone(KEY)
     with pytest.raises(InvalidApiKey):
         await waiting.task
     await running.end()
+
+
+async def test_of_a_key_whose_secret_was_replaced_only_what_came_with_the_old_one_is_refused() -> (
+    None
+):
+    admission = Admission(Limits())
+    old, new = replace(KEY, digest="old"), replace(KEY, digest="new")
+    running, *waiting = (Door(admission, Ask(key, MODEL, 100)) for key in (old, old, new, old, new))
+    await turns(2)
+    assert admission.waiting_keys == [old, new]
+    admission.key_gone(old)
+    await turns(2)
+    assert [door.task.done() for door in waiting] == [True, False, True, False]
+    for door in waiting[::2]:
+        with pytest.raises(InvalidApiKey):
+            await door.task
+    for door in (running, *waiting[1::2]):
+        await door.end()
+        assert door.entered
 
 
 async def test_a_key_that_changes_while_its_requests_wait_is_followed_at_once() -> None:

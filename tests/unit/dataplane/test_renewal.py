@@ -12,9 +12,11 @@ from shared.invalidation import Invalidation, Kind
 from shared.policy import GroupPolicy, KeyPolicy, ModelPolicy, TenantPolicy
 
 
-def a_key(id: str, tenant: str = "t1", group: str = "g1", weight: int = 1) -> KeyPolicy:
+def a_key(
+    id: str, tenant: str = "t1", group: str = "g1", weight: int = 1, digest: str = ""
+) -> KeyPolicy:
     owner = TenantPolicy(id=tenant, name=tenant, group=GroupPolicy(group))
-    return KeyPolicy(id=id, name=id, tenant=owner, weight=weight)
+    return KeyPolicy(id=id, name=id, tenant=owner, weight=weight, digest=digest)
 
 
 class World:
@@ -29,7 +31,7 @@ class World:
         self.asked = asyncio.Event()
 
     async def renewed(self, key: KeyPolicy) -> KeyPolicy:
-        found = self.stored[key.id]
+        found = self.stored.get(f"{key.id} {key.digest}", self.stored[key.id])
         self.asked.set()
         await self.gate.wait()
         if isinstance(found, Exception):
@@ -42,8 +44,8 @@ class World:
     def key_changed(self, key: KeyPolicy) -> None:
         self.heard.append(key)
 
-    def key_gone(self, key_id: str, because: Callable[[], Refusal]) -> None:
-        self.heard.append((key_id, type(because())))
+    def key_gone(self, key: KeyPolicy, because: Callable[[], Refusal]) -> None:
+        self.heard.append((key.id, key.digest, type(because())))
 
     def models_changed(self, models: Iterable[ModelPolicy]) -> None:
         self.heard.append([model.name for model in models])
@@ -89,7 +91,17 @@ async def test_a_revoked_key_and_a_suspended_tenant_end_what_waits_with_their_ow
     renewal = Renewal(world, world)
     renewal.changed(Invalidation(Kind.ALL, "", 1))
     await settled(renewal)
-    assert world.heard == [["one"], ("k1", InvalidApiKey), ("k2", TenantSuspended)]
+    assert world.heard == [["one"], ("k1", "", InvalidApiKey), ("k2", "", TenantSuspended)]
+
+
+async def test_a_key_waited_under_with_its_old_and_its_new_secret_is_renewed_for_each() -> None:
+    old, new = a_key("k1", digest="old"), a_key("k1", digest="new")
+    world = World(old, new)
+    world.stored["k1 old"] = InvalidApiKey()
+    renewal = Renewal(world, world)
+    renewal.changed(Invalidation(Kind.KEY, "k1", 1))
+    await settled(renewal)
+    assert world.heard == [("k1", "old", InvalidApiKey), new]
 
 
 async def test_a_key_that_cannot_be_read_keeps_waiting_under_the_policy_it_had() -> None:
