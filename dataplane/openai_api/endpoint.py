@@ -190,10 +190,7 @@ class Gateway:
         incoming = await self._intake.read(client, route)
         story.is_stream = incoming.is_stream
         # A body may be long in coming, and the key may have gone meanwhile.
-        story.key = key = await self._usable_key(secret)
-        model = self._policy.model(incoming.model)
-        destination = self._destination(key, incoming.model, model)
-        story.model = destination.label
+        key, model, _ = await self._in_force(story, secret, incoming.model)
         # Sessions go by the client's own key: all replicas have it, and nobody keeps it.
         hasher = SessionHash(secret)
         story.estimate, outline = await self._read_prompt(route, model, incoming, hasher)
@@ -201,6 +198,9 @@ class Gateway:
         tokens = story.estimate.total
         await self._budgets.check(key, tokens)
         outgoing = _outgoing(client, story, incoming, secret)
+        # That took a moment, too. An old policy would be in force again for all who wait, and a
+        # model that is gone would be waited for: so from here on nothing is awaited.
+        key, model, destination = await self._in_force(story, secret, incoming.model)
         story.asked()
         async with self._admission.admit(Ask(key, model, tokens, story.session.id)) as slot:
             story.admitted(slot)
@@ -211,6 +211,16 @@ class Gateway:
                 with client.cut_after(_time_limit(model), _took_too_long()):
                     async with self._forwarder.opened(destination, outgoing) as answer:
                         await self._relay(client, story, answer)
+
+    async def _in_force(
+        self, story: Story, secret: str, name: str
+    ) -> tuple[KeyPolicy, ModelPolicy | None, Destination]:
+        """What policy says now of who asks and for what. Raises what refuses that."""
+        story.key = key = await self._usable_key(secret)
+        model = self._policy.model(name)
+        destination = self._destination(key, name, model)
+        story.model = destination.label
+        return key, model, destination
 
     async def _after_waiting(
         self, secret: str, name: str, model: ModelPolicy | None, slot: Slot

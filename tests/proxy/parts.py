@@ -68,9 +68,12 @@ class Budget:
     reserved: list[int] = field(default_factory=list)
     reserved_for: list[KeyPolicy] = field(default_factory=list)
     settled: list[int | None] = field(default_factory=list)
+    on_check: Callable[[], None] = lambda: None
+    """Called while a request is being checked."""
 
     async def check(self, key: KeyPolicy, estimate: int) -> None:
         self.checked.append(estimate)
+        self.on_check()
         if self.check_fails_with is not None:
             raise self.check_fails_with
 

@@ -1,4 +1,4 @@
-"""What changed while a request waited is in force when it is let through."""
+"""What changed while a request was read, or waited, is in force when it goes on."""
 
 from __future__ import annotations
 
@@ -125,4 +125,35 @@ async def test_a_key_that_goes_while_the_body_comes_is_refused_before_it_has_a_s
         del w.policy.keys[SECRET]
         await line.write(text)
         assert (await line.reply()).status == 401
+        assert (w.gate.admitted, up.asked) == ([], [])
+
+
+async def test_what_changes_while_budgets_are_asked_is_queued_for_as_it_is_then() -> None:
+    async with upstream(GOOD) as up, world(model(up.url)) as w:
+
+        def change() -> None:
+            old = w.policy.registered[MODEL]
+            w.policy.registered[MODEL] = dataclasses.replace(old, max_in_flight=1)
+            change_key(w, max_in_flight=2)
+
+        w.budget.on_check = change
+        assert (await w.ask(body=chat())).status == 200
+        (permit,) = w.gate.admitted
+        assert permit.ask.model is not None
+        assert permit.ask.model.max_in_flight == 1
+        assert permit.ask.key.tenant.max_in_flight == 2
+
+
+async def test_a_model_that_goes_while_budgets_are_asked_is_queued_for_by_nobody() -> None:
+    async with upstream(GOOD) as up, world(model(up.url)) as w:
+        w.budget.on_check = w.policy.registered.clear
+        reply = await w.ask(body=chat())
+        assert (reply.status, reply.json["error"]["code"]) == (404, "model_not_found")
+        assert (w.gate.admitted, up.asked) == ([], [])
+
+
+async def test_a_key_that_goes_while_budgets_are_asked_is_refused_before_it_has_a_slot() -> None:
+    async with upstream(GOOD) as up, world(model(up.url)) as w:
+        w.budget.on_check = w.policy.keys.clear
+        assert (await w.ask(body=chat())).status == 401
         assert (w.gate.admitted, up.asked) == ([], [])
