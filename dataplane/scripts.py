@@ -3,8 +3,8 @@
 Each file in a package's folder `lua` is one atomic operation. Its header is its contract, and a
 script without one does not load. A line `-- #include name` stands for the file `name.lua` in the
 folder `include` beside it. Redis may forget its scripts at any time (a restart, a failover, SCRIPT
-FLUSH); a call it does not know is sent again, with all the scripts ahead of it, within the same
-deadline.
+FLUSH), between two commands that came together too; a call it does not know is sent again, with
+its script's text, within the same deadline.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class RedisScripts:
         Raises `RedisUnavailable`; then any of them may have been carried out, or may yet be.
         """
         try:
-            # Two round trips at most, in the time of one.
+            # However many round trips it takes, in the time of one.
             async with Patience(self._secs):
                 return await self._run(calls)
         except TimeoutError as error:
@@ -104,9 +104,8 @@ class RedisScripts:
         if not calls:
             return []
         replies = await self._send(calls)
-        unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:
-            # What ran stays; only what Redis did not know is sent again, once.
+        # What ran stays; only what Redis did not know is sent again. Each time some of it runs.
+        while unknown := [at for at, reply in enumerate(replies) if _is_unknown(reply)]:
             self._loaded = False
             again = await self._send([calls[at] for at in unknown])
             for at, reply in zip(unknown, again, strict=True):
@@ -118,12 +117,22 @@ class RedisScripts:
 
     async def _send(self, calls: Sequence[ScriptCall]) -> list[Any]:
         commands: list[Command] = []
-        if not self._loaded:
+        told: set[str] = set()
+        if self._loaded:
+            told.update(self._scripts)
+        else:
             commands += (("SCRIPT LOAD", script.text) for script in self._scripts.values())
         loads = len(commands)
         for call in calls:
-            sha = self._scripts[call.script].sha
-            commands.append(("EVALSHA", sha, len(call.keys), *call.keys, *call.args))
+            script = self._scripts[call.script]
+            # A script that was just loaded may be forgotten before it is called; its text runs.
+            how = ("EVALSHA", script.sha) if call.script in told else ("EVAL", script.text)
+            told.add(call.script)
+            commands.append((*how, len(call.keys), *call.keys, *call.args))
         replies = await round_trip(self._redis, commands, secs=self._secs)
         self._loaded = True
         return replies[loads:]
+
+
+def _is_unknown(reply: object) -> bool:
+    return isinstance(reply, NoScriptError)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -18,6 +20,7 @@ from dataplane.admission.slots.server import (
 )
 from dataplane.scripts import MalformedScript, load, parse
 from shared import redis as shared_redis
+from shared.redis import Command, round_trip
 from tests.contract.slot_worlds import answers
 from tests.lua.parts import KEYS, claim, held, replica, stand_still, two, until
 from tests.redis_server import PATIENT_SECS, Server
@@ -51,6 +54,23 @@ async def test_scripts_that_redis_forgot_are_sent_again_and_nobody_notices(redis
         assert await answers(one, [held(f"a{number - 1}")], [claim(f"a{number}", pool_size=1)]) == [
             GRANTED
         ]
+
+
+async def test_scripts_that_redis_forgets_between_any_two_commands_are_carried_out_all_the_same(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = await two(redis)
+
+    async def forgetful(redis: Redis, commands: Sequence[Command], *, secs: float) -> list[Any]:
+        replies = []
+        for command in commands:
+            replies += (await round_trip(redis, [("SCRIPT FLUSH",), command], secs=secs))[1:]
+        return replies
+
+    monkeypatch.setattr("dataplane.scripts.round_trip", forgetful)
+    claims = [claim(name, pool_size=3) for name in "abcd"]
+    assert await answers(one, [], claims) == [GRANTED] * 3 + [Answer.POOL]
+    assert await answers(one, [held("a"), held("b")], [claim("d", pool_size=2)]) == [GRANTED]
 
 
 async def test_scripts_are_sent_by_name_once_redis_knows_them(
