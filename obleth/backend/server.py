@@ -168,7 +168,7 @@ class SimulatedBackend:
         """The most of a model that were ever running or waiting here at once."""
         return self._figure(model, "peak_present")
 
-    async def until(self, condition: Callable[[], bool], within: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], within: float = 30.0) -> None:
         """Return when something about this backend holds, seconds. Raises TimeoutError."""
         await self._ledger.until(condition, within)
 

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
+LONGEST_SECS = 60
+"""A guard against hanging."""
 
 
 class Background(ABC):
@@ -45,4 +47,4 @@ class Background(ABC):
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, done on that loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LONGEST_SECS)

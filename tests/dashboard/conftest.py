@@ -11,13 +11,17 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.architecture.tree import ROOT
 from tests.dashboard.product import ADMIN, VIEWER, Product
 
 AXE = ROOT / "controlplane" / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
 Scheme = Literal["light", "dark"]
+LONGEST_MS = 60_000
+"""Until a page shows what it should: a guard against hanging, for busy machines."""
+
+expect.set_options(timeout=LONGEST_MS)
 
 
 class Window:
@@ -28,7 +32,7 @@ class Window:
         self.url = url
         self.wrong: list[str] = []
         """Console errors, uncaught exceptions, dialogs. A test ends with none."""
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(LONGEST_MS)
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.wrong.append(f"uncaught: {error}"))
         self.page.on("dialog", lambda dialog: (self.wrong.append("a dialog"), dialog.dismiss()))

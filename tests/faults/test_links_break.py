@@ -9,7 +9,7 @@ import pytest
 from tests.faults.conftest import Fault
 from tests.faults.fleet import Fleet
 from tests.faults.link import FAIR, Weather
-from tests.faults.trial import cut_off, fallback_begun
+from tests.faults.trial import fallback_begun
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -67,18 +67,6 @@ async def test_narrow(three: Fleet, fault: Fault) -> None:
         await _set(three, Weather(bytes_per_sec=8000))
         await asyncio.sleep(three.timings.outage)
         await _set(three, FAIR)
-
-
-async def test_one_replica_cut_off(three: Fleet, fault: Fault) -> None:
-    async with fault("One replica's link half open", cut_off) as trial:
-        first, timings = three.replicas[0], three.timings
-        before = await first.runs(three.session)
-        await three.links.set(Weather(is_half_open=True), first.link)
-        trial.ran = before | await first.runs(three.session)
-        await three.until_modes([("fallback", 3), ("shared", 2), ("shared", 2)])
-        await asyncio.sleep(timings.ttl)
-        assert (await three.modes())[0] == ("fallback", 3)
-        await three.links.set(FAIR, first.link)
 
 
 async def _set(three: Fleet, weather: Weather) -> None:

@@ -17,10 +17,12 @@ import pytest_asyncio
 from obleth.backend import Outcome
 from tests.faults.conftest import Fault
 from tests.faults.fleet import MODELS, POLL_SECS, Fleet, Replica, Timings, fleet
+from tests.faults.link import FAIR, Weather
 from tests.faults.load import HELLO, End
 from tests.faults.trial import (
     all_slots_usable,
     asleep,
+    cut_off,
     fallback_begun,
     joined_blind,
     nothing_left,
@@ -122,6 +124,19 @@ async def test_asleep_for_longer_than_its_time_to_live(three: Fleet, fault: Faul
         await three.until_modes([("shared", 2)] * 2, others)
         await asyncio.sleep(three.timings.ttl)
         first.signal(signal.SIGCONT)
+
+
+async def test_one_replica_cut_off(three: Fleet, fault: Fault) -> None:
+    """Here, because it matters that no other takes Redis for away."""
+    async with fault("One replica's link half open", cut_off) as trial:
+        first, timings = three.replicas[0], three.timings
+        before = await first.runs(three.session)
+        await three.links.set(Weather(is_half_open=True), first.link)
+        trial.ran = before | await first.runs(three.session)
+        await three.until_modes([("fallback", 3), ("shared", 2), ("shared", 2)])
+        await asyncio.sleep(timings.ttl)
+        assert (await three.modes())[0] == ("fallback", 3)
+        await three.links.set(FAIR, first.link)
 
 
 async def test_a_held_slot_is_taken_on_another_replica_outlives_its_own_and_goes_with_affinity(

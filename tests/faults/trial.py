@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import aiohttp
+
 from obleth.backend import Outcome, SimulatedBackend
 from shared import redis_keys
 from tests.faults.fleet import MODELS, Fleet
@@ -180,8 +182,9 @@ async def _never_below_zero(fleet: Fleet) -> AsyncIterator[None]:
             for replica in fleet.running:
                 try:
                     figures = await replica.figures(fleet.session)
-                except OSError:
-                    continue  # it is being stopped
+                except (OSError, aiohttp.ClientError):
+                    # It ends, and says so in one of many ways.
+                    continue
                 below = {k: v for k, v in figures.items() if k.startswith(GAUGES) and v < 0}
                 assert not below, below
                 await asyncio.sleep(LOOK_SECS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,15 @@ def test_an_answer_that_came_while_the_loop_stood_still_is_read(
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 stand_still(0.4)
+                _until_answered(own)
                 assert await call == ["heard"]
 
     loop(ask_and_stand_still())
+
+
+def _until_answered(server: Server) -> None:
+    """Stand still until the server has answered whatever it was sent before."""
+    with socket.create_connection(("127.0.0.1", server.port)) as other:
+        for _ in range(2):
+            other.sendall(b"PING\r\n")
+            assert other.recv(64) == b"+PONG\r\n"

@@ -175,7 +175,7 @@ class Gate:
             assert permit.turn is not None
             permit.turn.set_result(None)
 
-    async def until(self, condition: Callable[[Gate], bool], within: float = 5.0) -> None:
+    async def until(self, condition: Callable[[Gate], bool], within: float = 30.0) -> None:
         async with asyncio.timeout(within):
             while not condition(self):
                 self.changed.clear()
@@ -203,7 +203,7 @@ class Observations:
         self.finished.append(request)
         self._changed.set()
 
-    async def last(self, count: int = 1, within: float = 5.0) -> FinishedRequest:
+    async def last(self, count: int = 1, within: float = 30.0) -> FinishedRequest:
         """The last record, once there are `count`."""
         async with asyncio.timeout(within):
             while len(self.finished) < count:

@@ -331,11 +331,19 @@ class Upstream:
     def last(self) -> Asked:
         return self.asked[-1]
 
-    async def until(self, condition: Callable[[Upstream], bool], within: float = 5.0) -> None:
+    async def until(self, condition: Callable[[Upstream], bool], within: float = 30.0) -> None:
         async with asyncio.timeout(within):
             while not condition(self):
                 self.changed.clear()
                 await self.changed.wait()
+
+    async def until_still(self) -> None:
+        """Wait until nothing more is taken from it: every buffer on the way is full."""
+        await self.until(lambda up: up.written > 0)
+        readings = [-1, -2, -3]
+        while len(set(readings[-3:])) > 1:
+            await asyncio.sleep(0.05)
+            readings.append(self.written)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -383,6 +391,7 @@ class Peer:
         self.writer.write(data)
         await self.writer.drain()
         self.upstream.written += len(data)
+        self.upstream.changed.set()
 
     async def answer(self, body: bytes, status: str = "200 OK", **headers: str) -> None:
         head = {"content_type": "application/json", "content_length": str(len(body)), **headers}

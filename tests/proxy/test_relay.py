@@ -340,11 +340,8 @@ async def test_a_client_that_does_not_read_holds_the_upstream_back() -> None:
     async with upstream(script) as up, world(model(up.url)) as w:
         line: Line = await w.connect(buffer=4096)
         await line.send(chat(stream=True))
-        before = -1
-        while up.written != before:
-            before = up.written
-            await asyncio.sleep(0.1)
-        assert 0 < up.written < 20_000_000
+        await up.until_still()
+        assert up.written < 20_000_000
 
 
 async def test_a_long_stream_keeps_nothing() -> None:

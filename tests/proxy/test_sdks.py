@@ -195,7 +195,7 @@ async def test_leaving_a_stream_ends_it_at_the_backend(
         break
     assert backend.running("sim-model") == 1
     await stream.close()
-    await backend.until(lambda: backend.running("sim-model") == 0, within=1)
+    await backend.until(lambda: backend.running("sim-model") == 0)
     assert backend.log[0].outcome is BackendOutcome.CLIENT_LEFT
     assert (await w.seen.last()).outcome is Outcome.CLIENT_LEFT
 
