@@ -4,6 +4,7 @@ replica that hears of it, and on one that looks for itself while Redis does not 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -16,8 +17,11 @@ from tests.e2e.processes import LISTENING, Process
 from tests.redis_server import Server, server
 
 TOKEN = "admin-token-of-the-tests"
-POLL_SECS = ("3600", "1")
-"""How often each replica looks for changes: the first in effect never, it has to hear of them."""
+HEARD_SECS = 1.0
+POLLED_SECS = 10.0
+NEVER_LOOKS = {"OBLETH_POLICY_POLL_SECS": "3600"}
+"""Of a replica that has to hear of changes."""
+TRIES = 20
 LONGEST_SECS = 60.0
 """A guard against hanging."""
 
@@ -51,22 +55,35 @@ class Fleet:
     async def models(self, replica: httpx.AsyncClient, secret: str) -> httpx.Response:
         return await replica.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
 
-    async def until(self, secret: str, status: int, names: list[str] | None = None) -> None:
-        """Until every replica answers so; then none answers otherwise again."""
-        for replica in self.replicas:
-            await self.until_at(replica, secret, status, names)
+    async def until(self, secret: str, status: int, names: list[str] | None = None) -> float:
+        """How long it takes until every replica answers so; then none answers otherwise again."""
+        took = sum([await self.until_at(one, secret, status, names) for one in self.replicas])
         for replica in self.replicas:
             assert (await self.models(replica, secret)).status_code == status
+        return took
 
     async def until_at(
         self, replica: httpx.AsyncClient, secret: str, status: int, names: list[str] | None
-    ) -> None:
+    ) -> float:
+        began = time.monotonic()
         async with asyncio.timeout(LONGEST_SECS):
             while True:
                 answer = await self.models(replica, secret)
                 if answer.status_code == status and names in (None, _names(answer)):
-                    return
+                    return time.monotonic() - began
                 await asyncio.sleep(0.01)
+
+    async def quickest(self, tenant: str, secret: str) -> float:
+        """The time that a change of the tenant takes, of several if the machine is busy; in the end
+        it may use m2 alone."""
+        took = LONGEST_SECS
+        for _ in range(TRIES):
+            for allowed in (["m1"], ["m2"]):
+                await self.write("PATCH", f"/tenants/{tenant}", allowed_models=allowed)
+                took = min(took, await self.until(secret, 200, allowed))
+            if took < HEARD_SECS:
+                break
+        return took
 
 
 def _names(answer: httpx.Response) -> list[str]:
@@ -85,16 +102,15 @@ async def fleet(postgres_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
         }
         with ExitStack() as processes:
 
-            def run(command: str, poll_secs: str = "") -> Process:
-                folder = tmp_path / f"{command}{poll_secs}"
+            def run(command: str, **given: str) -> Process:
+                folder = tmp_path / f"{command}{len(given)}"
                 folder.mkdir()
-                given = {"OBLETH_POLICY_POLL_SECS": poll_secs} if poll_secs else {}
                 return processes.enter_context(
                     Process(command, folder=folder, **environment, **given)
                 )
 
             address = await run("controlplane").said(LISTENING)
-            running = [run("dataplane", poll_secs) for poll_secs in POLL_SECS]
+            running = [run("dataplane", **NEVER_LOOKS), run("dataplane")]
             addresses = [await one.said(LISTENING) for one in running]
             api = await stack.enter_async_context(
                 httpx.AsyncClient(
@@ -125,14 +141,13 @@ async def test_changes_reach_every_replica_with_redis_and_without(fleet: Fleet) 
     await fleet.until(revoked, 401)
     await fleet.write("POST", "/models", name="m2")
     await fleet.until(kept, 200, ["m1", "m2"])
-    await fleet.write("PATCH", f"/tenants/{tenant['id']}", allowed_models=["m2"])
-    await fleet.until(kept, 200, ["m2"])
+    assert await fleet.quickest(tenant["id"], kept) < HEARD_SECS
 
     # It is away: no write fails for it, and the revision number tells whoever looks.
     await fleet.redis.stop()
     await fleet.write("PATCH", f"/tenants/{tenant['id']}", allowed_models=["m1"])
     hears, looks = fleet.replicas
-    await fleet.until_at(looks, kept, 200, ["m1"])
+    assert await fleet.until_at(looks, kept, 200, ["m1"]) < POLLED_SECS
     assert _names(await fleet.models(hears, kept)) == ["m2"], "nobody told it"
 
     # And it is back, without anything it knew.
@@ -140,7 +155,6 @@ async def test_changes_reach_every_replica_with_redis_and_without(fleet: Fleet) 
     await fleet.until(kept, 200, ["m1"])
     for process in fleet.processes:
         await process.said('"event": "(invalidations_heard_again)"')
-    await fleet.write("PATCH", f"/tenants/{tenant['id']}", allowed_models=["m2"])
-    await fleet.until(kept, 200, ["m2"])
+    assert await fleet.quickest(tenant["id"], kept) < HEARD_SECS
     for replica in fleet.replicas:
         assert (await fleet.models(replica, revoked)).status_code == 401
