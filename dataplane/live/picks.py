@@ -61,7 +61,7 @@ def _order(pool: Pool) -> Order:
 
 def _slots(core: Scheduler, pool: Pool) -> int:
     """What shares are cut from."""
-    left = core.ceiling - sum(each.occupied for each in core.pools)
+    left = core.ceiling - sum(each.occupied + each.elsewhere.taken for each in core.pools)
     return max(1, min(pool.size, pool.occupied + pool.elsewhere.taken + max(0, left)))
 
 

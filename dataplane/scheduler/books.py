@@ -8,7 +8,7 @@ that are ready.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dataplane.scheduler.events import FleetSeen, PoolPolicy
 from dataplane.scheduler.fairness import Level
@@ -17,6 +17,19 @@ from dataplane.scheduler.order import Order
 from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Served
 from dataplane.scheduler.state import Group, Key, Pool, Tenant, order_name
 from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy, effective_weight
+
+SLOTS_AROUND: Final = 4
+"""What other pools take up under the ceiling may be so much more or less than it was."""
+
+
+class Room(NamedTuple):
+    """The slots of a pool that shares are cut from."""
+
+    slots: int
+    ceiling: int
+    to_come: range | None = None
+    """How many it may be when its next waiters are chosen; None where no other pool's slots count,
+    since the ceiling is not near."""
 
 
 class Books:
@@ -48,8 +61,20 @@ class Books:
     def slots(self, pool: Pool, ceiling: int) -> int:
         """The slots of a pool that shares are cut from: as many as it has, or as the ceiling leaves
         it, which is what the other pools do not take up."""
-        others = self.occupied - pool.occupied + self._elsewhere.taken - pool.elsewhere.taken
-        return max(1, min(pool.size, max(pool.occupied, ceiling - others)))
+        left = ceiling - self._taken_by_others(pool)
+        return max(1, min(pool.size, max(pool.occupied, left)))
+
+    def _taken_by_others(self, pool: Pool) -> int:
+        """Slots that the other pools take up over the whole fleet, as far as is known here."""
+        return self.occupied - pool.occupied + self._elsewhere.taken - pool.elsewhere.taken
+
+    def room(self, pool: Pool, ceiling: int) -> Room:
+        """The slots that shares are cut from now, and when the fleet decides."""
+        slots = self.slots(pool, ceiling)
+        if ceiling - self._taken_by_others(pool) >= 2 * pool.size:
+            return Room(slots, ceiling)
+        first, last = max(1, slots - SLOTS_AROUND), min(pool.size, slots + SLOTS_AROUND)
+        return Room(slots, ceiling, range(first, last + 1))
 
     def has_room(self, pool: Pool, key: Key, ceiling: int) -> bool:
         """Whether no limit stands against one more request of a key."""

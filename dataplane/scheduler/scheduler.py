@@ -344,7 +344,7 @@ class Scheduler:
             assert waiter is not None, "a ready pool has someone who can go"
             pool.turn_of = None
             if self._claims:
-                self._claim(waiter, slots, now)
+                self._claim(waiter, now)
             else:
                 self._take(waiter, now)
                 self._occupy(waiter.request, pool, waiter.key, waiter.tokens)
@@ -379,20 +379,20 @@ class Scheduler:
         """Ask for the slot that the fleet may hold for a request's session, ahead of the queue."""
         may_claim = self._claims and not self._is_paused and waiter.request not in self._slots
         if may_claim and self._sessions.may_take(waiter, now):
-            slots = self._books.slots(waiter.pool, self.ceiling)
-            self._claim(waiter, slots, now, is_hold_only=True)
+            self._claim(waiter, now, is_hold_only=True)
 
-    def _claim(self, waiter: Waiter, slots: int, now: float, *, is_hold_only: bool = False) -> None:
-        standing = self._turns.standing(waiter, slots, now) if self._is_in_order else None
-        self._take(waiter, now)
+    def _claim(self, waiter: Waiter, now: float, *, is_hold_only: bool = False) -> None:
         pool, key = waiter.pool, waiter.key
+        room = self._books.room(pool, self.ceiling)
+        standing = self._turns.standing(waiter, room, now) if self._is_in_order else None
+        self._take(waiter, now)
         waiter.at_once = waiter is self._arriving and not is_hold_only
         pool.claiming += not is_hold_only
         slot = self._occupy(waiter.request, pool, key, waiter.tokens, claimed_by=waiter)
         slot.is_hold_only = is_hold_only
         for node, amount in slot.charged:
             node.pending += amount
-        turn = None if standing is None else self._turns.turn(slot, standing, slots, now)
+        turn = None if standing is None else self._turns.turn(slot, standing, room, now)
         terms = self._sessions.terms(waiter, is_only=is_hold_only)
         self._effects.append(claim_of(waiter.request, slot, self._configured_ceiling, turn, terms))
 

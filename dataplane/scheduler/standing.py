@@ -23,6 +23,19 @@ class Rank(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Cuts:
+    """Shares for each number of slots that the ceiling may leave a pool, `first` of them and each
+    one more. How many it leaves is for the fleet to say, when it decides."""
+
+    first: int
+    size: int
+    """The pool's slots."""
+    ceiling: int
+    group: tuple[int, ...]
+    tenant: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """Where a waiter stands among all that want a slot of its pool."""
 
@@ -31,6 +44,8 @@ class Standing:
     key: Rank
     waited: float
     """Seconds since it arrived."""
+    cuts: Cuts | None = None
+    """Where the ceiling may leave the pool less than its size: in place of the shares above."""
 
 
 class Charges(NamedTuple):

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from dataplane.scheduler.books import Books
+from dataplane.scheduler.books import Books, Room
 from dataplane.scheduler.effects import Claim, Release
 from dataplane.scheduler.fairness import SCORE_UNIT
 from dataplane.scheduler.holds import HoldTerms, StepEnd
 from dataplane.scheduler.order import Order
-from dataplane.scheduler.standing import Rank, Standing, Told, Turn
+from dataplane.scheduler.standing import Cuts, Rank, Standing, Told, Turn
 from dataplane.scheduler.state import Key, Pool, Slot, Tenant, Waiter
 
 KEYS_MAX: Final = 4
@@ -50,29 +50,38 @@ class Turns:
         """Whether the fleet was told of a tenant, if it waits; not of one at its cap here."""
         return not tenant.waiting or any(key.tenant is tenant for key in pool.named)
 
-    def standing(self, waiter: Waiter, slots: int, now: float) -> Standing:
-        """Where a waiter stands in a pool with `slots` to share: for its key, which is chosen by
-        who has waited there for longest, whoever of it goes then."""
+    def standing(self, waiter: Waiter, room: Room, now: float) -> Standing:
+        """Where a waiter stands in a pool with this room: for its key, which is chosen by who has
+        waited there for longest, whoever of it goes then."""
         key, tenant, group = waiter.key, waiter.key.tenant, waiter.key.tenant.group
         oldest = key.head() or waiter
-        group_share, tenant_share = self._order.shares(tenant, slots) or (None, None)
+        group_share, tenant_share = self._order.shares(tenant, room.slots) or (None, None)
         return Standing(
             Rank(group.id, group.floor / SCORE_UNIT, group_share),
             Rank(tenant.id, tenant.floor / SCORE_UNIT, tenant_share, tenant.configured_cap),
             Rank(key.id, key.floor / SCORE_UNIT, None, key.configured_cap),
             now - min(oldest.arrived_at, waiter.arrived_at),
+            self._cuts(tenant, waiter.pool, room),
         )
 
-    def turn(self, slot: Slot, standing: Standing, slots: int, now: float) -> Turn:
+    def _cuts(self, tenant: Tenant, pool: Pool, room: Room) -> Cuts | None:
+        shares = [self._order.shares(tenant, slots) for slots in room.to_come or ()]
+        known = [each for each in shares if each is not None]
+        if room.to_come is None or not known:
+            return None
+        group, own = zip(*known, strict=True)
+        return Cuts(room.to_come.start, pool.policy.size, room.ceiling, group, own)
+
+    def turn(self, slot: Slot, standing: Standing, room: Room, now: float) -> Turn:
         """What goes with the claim for a slot. Those who may come first after it stand in the same
-        measure, cut from the same `slots`; they include those at their caps, since for how long
-        they are is for the fleet to say."""
+        measure, with the same `room`; they include those at their caps, since for how long they
+        are is for the fleet to say."""
         pool = slot.pool
-        named = dict.fromkeys(self._may_be_first(pool, slots))
+        named = dict.fromkeys(self._may_be_first(pool, room.slots))
         named |= dict.fromkeys(islice(pool.blocked_nodes.values(), BLOCKED_MAX))
         pool.named = set(named)
         heads = (pool.head(key) for key in named)
-        others = tuple(self.standing(each, slots, now) for each in heads if each is not None)
+        others = tuple(self.standing(each, room, now) for each in heads if each is not None)
         return Turn(standing, slot.charges, others)
 
     def _may_be_first(self, pool: Pool, slots: int) -> Iterator[Key]:

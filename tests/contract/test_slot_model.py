@@ -10,7 +10,7 @@ from typing import Final
 
 from dataplane.admission.slots.port import Answer, Claim, Exchanged, Holding
 from dataplane.scheduler.holds import HoldTerms, StepEnd
-from dataplane.scheduler.standing import Charges, Rank, Standing, Turn
+from dataplane.scheduler.standing import Charges, Cuts, Rank, Standing, Turn
 from tests.contract.slot_worlds import ModelWorld, RedisWorld, redis_world
 from tests.simulation.world import a_key
 
@@ -105,6 +105,7 @@ class CommandList:
             Rank(tenant, floor, shares[1], choose.choice((None, None, 1, 4))),
             Rank(key, 0.0, None, choose.choice((None, None, 1, 4))),
             choose.choice((0.0, 0.047, 2.017)),
+            choose.choice((None, None, Cuts(1, 4, 5, (0, 1, 2, 3), (1, 1, 1, 2)))),
         )
 
     def releases(self, replica: str) -> list[Holding]:

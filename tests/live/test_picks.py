@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from dataplane.live.picks import next_in_line
 from dataplane.live_view import PickView
 from dataplane.scheduler.effects import Admit
-from dataplane.scheduler.events import PoolPolicy, RegimeChanged
+from dataplane.scheduler.events import FleetSeen, PoolPolicy, RegimeChanged
 from dataplane.scheduler.order import Hierarchical, Order, Weighted
+from dataplane.scheduler.standing import PoolElsewhere
 from tests.simulation.world import World, a_key
+from tests.unit.scheduler.test_claims import Replica
 
 ORDERS: tuple[type[Order], ...] = (Hierarchical, Weighted)
 SMALL = PoolPolicy("m", "m", 8, "configured")
@@ -26,6 +28,21 @@ def pause(world: World, paused: bool) -> list[int]:
     """Hold everybody up, or let them go; who went."""
     effects = world.post(RegimeChanged(claims=False, paused=paused))
     return [effect.request for effect in effects if isinstance(effect, Admit)]
+
+
+def test_shares_in_the_line_are_of_what_the_ceiling_leaves_over_the_whole_fleet() -> None:
+    replica = Replica(size=4, ceiling=4, fleet_order=True)
+    heavy, light = a_key("h", group="z", group_weight=300), a_key("l", group="x")
+    for key in (heavy, light):
+        replica.send(key)
+    replica.send(heavy, PoolPolicy("n", "n", 4, "configured"))
+    for request in (1, 2, 3):
+        replica.refuse(request)
+    # Three of the other pool's run on other replicas, and leave one slot.
+    replica.do(FleetSeen(3, {"n": PoolElsewhere(3)}))
+    (pool,) = (each for each in replica.core.pools if each.policy.id == "m")
+    picks = next_in_line(replica.core, pool, replica.now)
+    assert {pick.tenant_id: pick.shares for pick in picks} == {"h": (1, 1), "l": (0, 0)}
 
 
 Senders = st.lists(

@@ -48,11 +48,11 @@ class Holds:
 
     def is_free(self, keys: list[str], names: list[str], refund: str, know: set[str]) -> None:
         self._settle(keys, names, refund)
-        name, line, served = names[0], keys[5], keys[4]
+        own = Queue(names[0], 0, keys[0], keys[5], keys[4], self.all)
         for each in (self._line_all, *keys[6:8]):
-            self._announce(each, served, name)
-        places = self._announce(line, served, name)
-        self._call_next(Queue(name, 0, keys[0], line, served, places), places, know)
+            self._announce(own, each)
+        own.places = places = self._announce(own, own.line)
+        self._call_next(own, places, know)
         if not places and not self._model.leases(keys[0]):
             self._model.delete(keys[4])
 
@@ -66,10 +66,10 @@ class Holds:
                 taken = len(self._model.leases(keys[at + 1]))
                 self._model.write(keys[4], field, f"{max(0, score - back[at]):.17g} {taken}")
 
-    def _announce(self, line: str, served: str, pool: str) -> list[Waiting]:
-        places, is_unordered = self._model.lines.waiting(line, served)
+    def _announce(self, own: Queue, line: str) -> list[Waiting]:
+        places, is_unordered = self._model.lines.waiting(own, line)
         if is_unordered:
-            self._model.publish({"pool": pool, "ceiling": line == self._line_all})
+            self._model.publish({"pool": own.name, "ceiling": line == self._line_all})
         return places
 
     def _call_next(self, own: Queue, places: list[Waiting], know: set[str]) -> None:
@@ -181,7 +181,7 @@ class Holds:
 
     def _is_waited_for(self, line: str) -> bool:
         lines = self._model.lines
-        pools = lines.in_turn(self._line_all, Queue("", 0, "", line, ""))
+        pools = lines.in_turn(self._line_all, Queue("", 0, "", line, "", self.all))
         return any(lines.is_waited_for(each) for each in (self._line_all, *(p.line for p in pools)))
 
     def hold(self, step: Step, keys: list[str], names: list[str], replica: str) -> None:

@@ -75,13 +75,14 @@ class Waiting:
 
 @dataclass(slots=True)
 class Queue:
-    """A pool that takes turns at the ceiling."""
+    """A pool as its line knows it."""
 
     name: str
     size: int
     set: str
     line: str
     served: str
+    all: str
     places: list[Waiting] | None = None
 
 
@@ -110,18 +111,20 @@ class Lines:
         else:
             self._hashes.remove(line, f"r:{replica}")
 
-    def best_of(self, served: str, text: str, at: int) -> Rank | None:
+    def best_of(self, pool: Queue, text: str, at: int) -> Rank | None:
         best: Rank | None = None
         for of in json.loads(text):
-            rank = self.ranked(served, of, at)
+            rank = self.ranked(pool, of, at)
             if not rank.is_capped and (best is None or rank.comes_before(best, 0)):
                 best = rank
         return best
 
-    def ranked(self, served: str, of: list[Any], at: int) -> Rank:
+    def ranked(self, queue: Queue, of: list[Any], at: int) -> Rank:
         pool, waited, group, group_floor, group_share, tenant, tenant_floor, share, cap, *rest = of
-        key, floor, key_cap = rest
-        values = self._hashes.hash_of(served)
+        key, floor, key_cap, *cuts = rest
+        if cuts:
+            group_share, share = self._shares_of(queue, *cuts)
+        values = self._hashes.hash_of(queue.served)
         group_score, group_taken = served_of(values.get(f"g:{group}"), group_floor)
         tenant_score, taken = served_of(values.get(f"t:{tenant}"), tenant_floor)
         key_score, key_taken = served_of(values.get(f"k:{key}"), floor)
@@ -135,8 +138,23 @@ class Lines:
         taken_both = (group_taken, taken)
         return Rank(pool, at - waited, (tenant, key), tuple(of), order, taken_both, is_capped)
 
-    def waiting(self, line: str, served: str) -> tuple[list[Waiting], bool]:
-        now = self._hashes.now
+    def _shares_of(
+        self,
+        queue: Queue,
+        first: int,
+        size: int,
+        ceiling: int,
+        groups: list[int],
+        tenants: list[int],
+    ) -> tuple[int, int]:
+        taken = len(self._hashes.leases(queue.set))
+        left = ceiling - (len(self._hashes.leases(queue.all)) - taken)
+        slots = min(size, max(taken, left))
+        at = max(0, min(len(groups) - 1, slots - first))
+        return groups[at], tenants[at]
+
+    def waiting(self, queue: Queue, line: str | None = None) -> tuple[list[Waiting], bool]:
+        now, line = self._hashes.now, queue.line if line is None else line
         records = dict(self._hashes.hash_of(line))
         found: list[Waiting] = []
         is_unordered = False
@@ -154,7 +172,7 @@ class Lines:
                 is_unordered = True
                 self._hashes.remove(line, name)
             elif place.text != "-":
-                rank = self.best_of(served, place.text, place.at)
+                rank = self.best_of(queue, place.text, place.at)
                 if rank is not None:
                     found.append(Waiting(place, rank, self._is_passed(place)))
         return found, is_unordered
@@ -176,7 +194,7 @@ class Lines:
     def in_turn(self, line_all: str, own: Queue) -> list[Queue]:
         known = self._hashes.hash_of(line_all)
         others = [
-            Queue(name[2:], *json.loads(text))
+            Queue(name[2:], *json.loads(text), own.all)
             for name, text in known.items()
             if name.startswith("p:") and name[2:] != own.name
         ]
@@ -187,7 +205,7 @@ class Lines:
     def first_in(self, pool: Queue, *, passed: bool = False) -> Waiting | None:
         if pool.places is None:
             is_full = len(self._hashes.leases(pool.set)) >= pool.size
-            pool.places = [] if is_full else self.waiting(pool.line, pool.served)[0]
+            pool.places = [] if is_full else self.waiting(pool)[0]
         return first(pool.places, passed=passed)
 
     def is_waited_for(self, line: str) -> bool:

@@ -64,7 +64,7 @@ class RedisModel(RedisStore):
         args: tuple[str, ...],
     ) -> list[str] | None:
         """What a claim says of holds comes first; its answer if that decides it."""
-        served, pool_line, pool_holds, starves, session = keys[4], keys[5], *keys[8:11]
+        pool_line, pool_holds, starves, session = keys[5], *keys[8:11]
         standing, others, charges, hold, is_only, most, is_starving = args[7:14]
         holds = self._holds(shared[1], shared[3:6])
         sets = (keys[0], shared[1], *keys[2:4])
@@ -77,7 +77,8 @@ class RedisModel(RedisStore):
         else:
             room = len(self._set(pool_holds)) - self._excess(*limits[0])
             holds.free_beyond(pool_holds, min(int(most), room), "freed")
-        rank = self.lines.ranked(served, json.loads(standing)[0], self.now) if standing else None
+        own = _queue(shared, keys, args)
+        rank = self.lines.ranked(own, json.loads(standing)[0], self.now) if standing else None
         if hold:
             if self.text_of(session) is not None:
                 self.live(session, RUNNING)
@@ -115,7 +116,8 @@ class RedisModel(RedisStore):
     ) -> list[str]:
         pool, _, tenant, key, served, pool_line, tenant_line, key_line = keys[:8]
         id, _, name, *sizes, standing, others, charges = args[:10]
-        note = (int(sizes[0]), pool, pool_line, served)
+        own = _queue(shared, keys, args)
+        note = (own.size, pool, pool_line, served)
         if lease is None:
             return ["not_live", "0", "", "", ""]
         if self._set(pool).get(id, 0) > self.now:
@@ -131,7 +133,7 @@ class RedisModel(RedisStore):
             if most
         ]
         order = self.lines
-        rank = order.ranked(served, json.loads(standing)[0], self.now) if standing else None
+        rank = order.ranked(own, json.loads(standing)[0], self.now) if standing else None
         if rank is not None and order.is_called(pool_line, replica):
             self.publish({"came": replica, "at": name})
         for by, set, most, line in limits:
@@ -143,16 +145,16 @@ class RedisModel(RedisStore):
                     self._count(served, f"t:{rank.of[5]}", rank.order[2], tenant)
                     self._count(served, f"k:{rank.of[9]}", rank.order[3], key)
                     self.keep(served, lease)
-                    mine = self._best_of_others(served, others)
-                    best, line, _ = self._next_one(note, shared[3], name, mine, replica)
+                    mine = self._best_of_others(own, others)
+                    best, line, _ = self._next_one(own, shared[3], mine, replica)
                     if best is not None:
                         order.call(line, best)
                 held_in = shared[4] if by == "ceiling" else keys[8]
                 ends = self._holds(shared[1], shared[3:6]).next_end(held_in)
                 return [by, ends, "", "", "", *_told(rank)]
-        mine = self._best_of_others(served, others)
+        mine = self._best_of_others(own, others)
         if rank is not None:
-            best, line, by = self._next_one(note, shared[3], name, rank, replica)
+            best, line, by = self._next_one(own, shared[3], rank, replica)
             if best is not None and (
                 by == "ceiling" or mine is None or best.rank.comes_before(mine, SAME)
             ):
@@ -168,7 +170,7 @@ class RedisModel(RedisStore):
         self._charge(rank, json.loads(charges), keys, lease)
         order.had_turn(shared[3], name)
         order.step_out(pool_line, replica)
-        by = self._no_more_by(limits, note, name, replica, others)
+        by = self._no_more_by(limits, own, replica, others)
         return ["granted", "0" if by else "1", by, "", "", *_told(rank)]
 
     def _charge(self, rank: Rank, charges: list[float], keys: tuple[str, ...], lease: int) -> None:
@@ -187,33 +189,32 @@ class RedisModel(RedisStore):
     def _count(self, served: str, node: str, score: float, set: str) -> None:
         self.write(served, node, f"{score:.17g} {len(self._set(set))}")
 
-    def _best_of_others(self, served: str, others: str) -> Rank | None:
-        return self.lines.best_of(served, others, self.now) if others else None
+    def _best_of_others(self, own: Queue, others: str) -> Rank | None:
+        return self.lines.best_of(own, others, self.now) if others else None
 
     def _no_more_by(
         self,
         limits: list[tuple[str, str, int, str]],
-        note: tuple[int, str, str, str],
-        name: str,
+        own: Queue,
         replica: str,
         others: str,
     ) -> str:
         """The limit at which the replica's next stands in line; empty if it may claim at once."""
-        _, _, pool_line, served = note
         line_all = limits[1][3]
         for by, set, most, _ in limits[:2]:
             if self._is_full(set, most):
-                self._stand_for(pool_line, replica, others)
+                self._stand_for(own.line, replica, others)
                 if others:
-                    self.lines.take_turns(line_all, name, note, by)
+                    note = (own.size, own.set, own.line, own.served)
+                    self.lines.take_turns(line_all, own.name, note, by)
                 return by
-        mine = self._best_of_others(served, others)
-        best, line, by = self._next_one(note, line_all, name, mine, replica)
+        mine = self._best_of_others(own, others)
+        best, line, by = self._next_one(own, line_all, mine, replica)
         if best is None and not (others and mine is None):
             return ""
         if best is not None:
             self.lines.call(line, best)
-        self._stand_for(pool_line, replica, others)
+        self._stand_for(own.line, replica, others)
         return by
 
     def _stand_for(self, line: str, replica: str, text: str) -> None:
@@ -223,20 +224,14 @@ class RedisModel(RedisStore):
             self.lines.step_out(line, replica)
 
     def _next_one(
-        self,
-        note: tuple[int, str, str, str],
-        line_all: str,
-        name: str,
-        rank: Rank | None,
-        replica: str,
+        self, own: Queue, line_all: str, rank: Rank | None, replica: str
     ) -> tuple[Waiting | None, str, str]:
-        best, line = self._ahead_in_turn(line_all, name)
+        best, line = self._ahead_in_turn(line_all, own)
         if best is not None:
             return best, line, "ceiling"
-        return self._ahead(note[2], note[3], rank, replica), note[2], "pool"
+        return self._ahead(own, rank, replica), own.line, "pool"
 
-    def _ahead_in_turn(self, line_all: str, name: str) -> tuple[Waiting | None, str]:
-        own = Queue(name, 0, "", "", "")
+    def _ahead_in_turn(self, line_all: str, own: Queue) -> tuple[Waiting | None, str]:
         for pool in self.lines.in_turn(line_all, own):
             if pool is own:
                 break
@@ -245,8 +240,8 @@ class RedisModel(RedisStore):
                 return best, pool.line
         return None, ""
 
-    def _ahead(self, line: str, served: str, rank: Rank | None, replica: str) -> Waiting | None:
-        places, _ = self.lines.waiting(line, served)
+    def _ahead(self, own: Queue, rank: Rank | None, replica: str) -> Waiting | None:
+        places, _ = self.lines.waiting(own)
         best = first(places, replica)
         if rank is None:
             return best or first(places, replica, passed=True)
@@ -387,6 +382,11 @@ class RedisModel(RedisStore):
         self.delete(key)
         for name, record in list(self._hash(roster).items()):
             self._note(roster, name, f"{record[:-1]}0")
+
+
+def _queue(shared: tuple[str, ...], keys: tuple[str, ...], args: tuple[str, ...]) -> Queue:
+    """A claim's pool."""
+    return Queue(args[2], int(args[3]), keys[0], keys[5], keys[4], shared[1])
 
 
 def _both(one: str, other: str) -> str:

@@ -54,6 +54,12 @@ def test_a_fleet_with_many_groups_or_pools_serves_as_one_replica_would(seed: int
     assert verdict.idle <= MOST_IDLE, verdict
 
 
+def test_shares_of_pools_that_take_turns_at_the_ceiling_are_those_of_one_replica() -> None:
+    verdict = judge(wide_course(10, 1300))
+    assert verdict.worst_share <= 0.03, verdict
+    assert verdict.calls <= 1.25, verdict
+
+
 @pytest.mark.parametrize("size", [4, 8])
 def test_clients_that_ask_again_wherever_they_land_cost_few_claims(size: int) -> None:
     fleet = live(loops(3, size), fleet=True)

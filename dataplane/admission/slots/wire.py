@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Final
 
 from dataplane.admission.slots.port import Answer, Claim, Holding, Reply
@@ -82,12 +83,14 @@ def turn(claim: Claim) -> tuple[str, str, str]:
 
 
 def _standing(pool: str, standing: Standing) -> list[object]:
-    group, tenant, key = standing.group, standing.tenant, standing.key
+    group, tenant, key, cuts = standing.group, standing.tenant, standing.key, standing.cuts
+    by_slots = () if cuts is None else astuple(cuts)
     return [
         *(pool, round(standing.waited * 1000)),
         *(group.id, group.floor, _or_none(group.share)),
         *(tenant.id, tenant.floor, _or_none(tenant.share), _or_none(tenant.cap)),
         *(key.id, key.floor, _or_none(key.cap)),
+        *by_slots,
     ]
 
 

@@ -17,7 +17,7 @@ from dataplane.scheduler.events import (
     TurnCome,
     Woken,
 )
-from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Served, Sibling, Turn
+from dataplane.scheduler.standing import Cuts, LevelElsewhere, PoolElsewhere, Served, Sibling, Turn
 from dataplane.scheduler.state import OwnSlots
 from shared.policy import KeyPolicy
 from tests.simulation.world import a_key
@@ -150,6 +150,29 @@ def test_shares_are_cut_from_what_the_ceiling_leaves_however_old_the_others_view
         claim = replica.send(light if request == 1 else heavy, pool)
     # Of seven slots three to one: five and two. Of eight, which there never are: six and two.
     assert turn(claim).standing.group.share == 5
+
+
+def test_near_the_ceiling_a_replica_tells_the_shares_of_each_number_of_slots_it_may_leave() -> None:
+    pool = PoolPolicy("m", "m", 8, "configured")
+    replica = Replica(ceiling=10, fleet_order=True)
+    heavy, light = a_key("h", group="z", group_weight=300), a_key("l", group="x")
+    replica.do(FleetSeen(9, {"m": PoolElsewhere(4), "other": PoolElsewhere(5)}))
+    replica.send(heavy, pool)
+    # What the other pool takes up leaves five, give or take four.
+    shares = {light: (0, 1, 1, 1, 1, 2, 2, 2), heavy: (1, 1, 2, 3, 4, 4, 5, 6)}
+    for key, each in shares.items():
+        told = turn(replica.send(key, pool)).standing
+        assert told.cuts == Cuts(1, 8, 10, each, each)
+
+
+def test_far_from_the_ceiling_a_replica_tells_one_share_of_each() -> None:
+    replica = Replica(ceiling=100, fleet_order=True)
+    assert turn(replica.send(T)).standing.cuts is None
+
+
+def test_where_no_shares_count_none_are_told() -> None:
+    replica = Replica(ceiling=2, weighted=True, fleet_order=True)
+    assert turn(replica.send(T)).standing.cuts is None
 
 
 def test_a_pool_that_grows_asks_for_its_new_slots_at_once() -> None:

@@ -24,9 +24,9 @@
 -- Safe to repeat? Yes. An id that is on the books is granted and nothing changes.
 
 -- #include clock
--- #include line
 local all, line_all, holds, hold_notes = KEYS[2], KEYS[4], KEYS[5], KEYS[6]
 local channel = ARGV[2]
+-- #include line
 -- #include holds
 
 local KEYS_EACH, ARGS_EACH = 11, 14
@@ -66,8 +66,8 @@ local function answered(answer, number, by, rank, own)
 end
 
 -- Who is to go before one of the replica's own in a pool, if anybody is. None of its own: anybody.
-local function ahead(line, served, rank)
-  local places = waiting(line, served)
+local function ahead(pool, rank)
+  local places = waiting(pool)
   local best = first(places, replica)
   if not rank then
     return best or first(places, replica, true)
@@ -77,8 +77,7 @@ end
 
 -- Who is to go before anybody of a pool since it is another pool's turn at the ceiling, and in which
 -- line.
-local function ahead_in_turn(name)
-  local own = { name = name }
+local function ahead_in_turn(own)
   for _, pool in ipairs(in_turn(line_all, own)) do
     if pool == own then
       return nil
@@ -111,18 +110,18 @@ local function count(served, node, score, set)
   redis.call('HSET', served, node, string.format('%.17g %d', score, redis.call('ZCARD', set)))
 end
 
-local function best_of_others(served, others)
-  return others ~= '' and best_of(served, others, now)
+local function best_of_others(pool, others)
+  return others ~= '' and best_of(pool, others, now)
 end
 
 -- Who is called for a slot that is not for one of the replica's own, in which line, and the limit that
 -- made it so.
-local function next_one(name, line, served, rank)
-  local best, its_line = ahead_in_turn(name)
+local function next_one(pool, rank)
+  local best, its_line = ahead_in_turn(pool)
   if best then
     return best, its_line, 'ceiling'
   end
-  return ahead(line, served, rank), line, 'pool'
+  return ahead(pool, rank), pool.line, 'pool'
 end
 
 local function take(id, note, sets)
@@ -204,6 +203,7 @@ local function claim(keys_at, args_at)
     { 'tenant', tenant, tenant_cap, tenant_line },
     { 'key', key, key_cap, key_line },
   }
+  local own = { name = name, line = pool_line, served = served, set = pool }
   local turns_note = { tonumber(size), pool, pool_line, served }
   if
     is_starving == '1'
@@ -217,7 +217,7 @@ local function claim(keys_at, args_at)
     free_beyond(pool_holds, math.min(tonumber(most), room), 'freed')
   end
   local function rank_now()
-    return standing ~= '' and ranked(served, cjson.decode(standing)[1], now)
+    return standing ~= '' and ranked(own, cjson.decode(standing)[1], now)
   end
   if hold ~= '' then
     redis.call('PEXPIRE', KEYS[keys_at + KEYS_EACH], RUNNING)
@@ -259,7 +259,7 @@ local function claim(keys_at, args_at)
         count(served, 't:' .. rank.of[6], rank[3], tenant)
         count(served, 'k:' .. rank.of[10], rank[4], key)
         keep(served, lease)
-        local best, its_line = next_one(name, pool_line, served, best_of_others(served, others))
+        local best, its_line = next_one(own, best_of_others(own, others))
         if best then
           call(its_line, channel, best)
         end
@@ -267,9 +267,9 @@ local function claim(keys_at, args_at)
       return answered(by, next_end(by == 'ceiling' and holds or pool_holds), '', rank)
     end
   end
-  local mine = best_of_others(served, others)
+  local mine = best_of_others(own, others)
   if rank then
-    local best, its_line, by = next_one(name, pool_line, served, rank)
+    local best, its_line, by = next_one(own, rank)
     if best and (by == 'ceiling' or not mine or comes_before(best.rank, mine, SAME)) then
       call(its_line, channel, best)
       stand(pool_line, replica, both(standing, others))
@@ -300,8 +300,8 @@ local function claim(keys_at, args_at)
   end
   -- The next slot may be somebody else's, who need not have been called for it, or of no use to the
   -- replica's own, who are all at their caps.
-  mine = best_of_others(served, others)
-  local best, its_line, by = next_one(name, pool_line, served, mine)
+  mine = best_of_others(own, others)
+  local best, its_line, by = next_one(own, mine)
   if best then
     call(its_line, channel, best)
   end

@@ -6,9 +6,9 @@
 -- Safe to repeat? Yes.
 
 -- #include clock
--- #include line
 local all, line_all, holds, hold_notes = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local channel = ARGV[2]
+-- #include line
 -- #include holds
 
 for _, id in ipairs(sound('ZRANGE', holds, 0, -1)) do

@@ -12,9 +12,9 @@
 
 local MOST = 1000
 -- #include clock
--- #include line
 local all, line_all, holds, hold_notes = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local channel = ARGV[2]
+-- #include line
 -- #include holds
 
 local function unassert_all()

@@ -16,9 +16,9 @@
 --          this id.
 
 -- #include clock
--- #include line
 local all, line_all, holds, hold_notes = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local channel = ARGV[1]
+-- #include line
 -- #include holds
 
 local KEYS_EACH, ARGS_EACH = 11, 8

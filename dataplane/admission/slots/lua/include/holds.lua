@@ -46,10 +46,10 @@ local function first_to_know(places, know)
 end
 
 -- Those who stand in a line by the order; those who go by none are told.
-local function announce(line, served, pool)
-  local places, is_unordered = waiting(line, served)
+local function announce(pool, line)
+  local places, is_unordered = waiting(pool, line)
   if is_unordered then
-    local message = { pool = pool, ceiling = line == line_all }
+    local message = { pool = pool.name, ceiling = line == line_all }
     redis.call('PUBLISH', channel, cjson.encode(message))
   end
   return places
@@ -75,16 +75,16 @@ end
 
 -- A slot is free: `keys` and `names` as in a hold's note.
 local function is_free(keys, names, refund, know)
-  local name, line, served = names[1], keys[6], keys[5]
-  settle(served, keys, names, refund)
+  local pool = { name = names[1], line = keys[6], served = keys[5], set = keys[1] }
+  settle(pool.served, keys, names, refund)
   for _, each in ipairs({ line_all, keys[7], keys[8] }) do
-    announce(each, served, name)
+    announce(pool, each)
   end
-  local places = announce(line, served, name)
-  call_next({ name = name, line = line, places = places }, know)
+  pool.places = announce(pool)
+  call_next(pool, know)
   -- A pool that nobody uses forgets what it served.
-  if #places == 0 and redis.call('ZCARD', keys[1]) == 0 then
-    redis.call('DEL', served)
+  if #pool.places == 0 and redis.call('ZCARD', pool.set) == 0 then
+    redis.call('DEL', pool.served)
   end
 end
 

@@ -2,10 +2,13 @@
 -- since when it stands there, when it was called, when it last did not come, and how those of its
 -- waiters stand that may come first, as the replica wrote it, each: pool, ms waited; group, its
 -- floor, its share; tenant, its floor, its share, its cap; key, its floor, its cap. A share of -1:
--- shares do not count; a cap of -1: none. Nothing: it goes by no order, and is told of whatever is
--- freed. Those that go by the order stand at their pool alone, whatever refused them: one whose
--- tenant or key is at its cap is left out until it is not, and a pool whose waiters the ceiling
--- keeps takes turns with the others there.
+-- shares do not count; a cap of -1: none. Where the ceiling may leave the pool less than its size,
+-- there follow a number of slots, the pool's size, the ceiling, and the group's and the tenant's shares
+-- of that number of slots, of one more, and so on. Nothing: it goes by no order, and is told of
+-- whatever is freed. Those that go by the order stand at their pool alone, whatever refused them: one
+-- whose tenant or key is at its cap is left out until it is not, and a pool whose waiters the ceiling
+-- keeps takes turns with the others there. Needs `clock`, and of the script: all.
+-- A pool is a table here: its name, the line at it, what is served in it, and the set of its slots.
 
 -- A place is good for this long; whoever stands in line claims again before it is over.
 local FRESH = 8000
@@ -74,19 +77,34 @@ local function served_of(value, floor)
   return math.max(tonumber(score) or 0, floor), tonumber(taken) or 0
 end
 
+-- The shares of a waiter's group and tenant, of as many slots as the ceiling leaves the pool now.
+local function shares_of(pool, of)
+  local first, size, ceiling, groups, tenants = unpack(of, 13, 17)
+  if not first then
+    return of[5], of[8]
+  end
+  local taken = redis.call('ZCARD', pool.set)
+  local left = ceiling - (redis.call('ZCARD', all) - taken)
+  local slots = math.min(size, math.max(taken, left))
+  local at = math.max(1, math.min(#groups, slots - first + 1))
+  return groups[at], tenants[at]
+end
+
 -- Where a waiter stands among all that want a slot of its pool: first whether it is under its share,
 -- then by scores, then by age. Worked out anew each time, so that only who waits may be out of date.
-local function ranked(served, of, at)
+local function ranked(pool, of, at)
   local group, tenant, key = of[3], of[6], of[10]
-  local values = sound('HMGET', served, 'g:' .. group, 't:' .. tenant, 'k:' .. key)
+  local values = sound('HMGET', pool.served, 'g:' .. group, 't:' .. tenant, 'k:' .. key)
   local group_score, group_taken = served_of(values[1], of[4])
   local tenant_score, tenant_taken = served_of(values[2], of[7])
   local key_score, key_taken = served_of(values[3], of[11])
+  local group_share, tenant_share = shares_of(pool, of)
   local over = 1
-  if of[5] < 0 then
+  if group_share < 0 then
     group_score = 0
   elseif
-    (group_taken == 0 or group_taken < of[5]) and (tenant_taken == 0 or tenant_taken < of[8])
+    (group_taken == 0 or group_taken < group_share)
+    and (tenant_taken == 0 or tenant_taken < tenant_share)
   then
     over = 0
   end
@@ -116,10 +134,10 @@ local function comes_before(one, other, slack)
 end
 
 -- The one of a replica's waiters that comes first, if any of them could go.
-local function best_of(served, text, at)
+local function best_of(pool, text, at)
   local best
   for _, of in ipairs(cjson.decode(text)) do
-    local rank = ranked(served, of, at)
+    local rank = ranked(pool, of, at)
     if not rank.is_capped and (not best or comes_before(rank, best, 0)) then
       best = rank
     end
@@ -127,26 +145,27 @@ local function best_of(served, text, at)
   return best
 end
 
--- Everyone in a line who goes by the order and could go, and whether somebody goes by none.
--- Whoever was called and has not come is passed over from here on.
-local function waiting(line, served)
+-- Everyone in a line who goes by the order and could go, and whether somebody goes by none. The line
+-- is the pool's if none is named. Whoever was called and has not come is passed over from here on.
+local function waiting(pool, line)
+  line = line or pool.line
   local places, is_unordered = {}, false
-  local all = sound('HGETALL', line)
-  for at = 1, #all, 2 do
-    local name = string.match(all[at], '^r:(.*)$')
-    local place = name and decoded(name, all[at + 1])
+  local records = sound('HGETALL', line)
+  for at = 1, #records, 2 do
+    local name = string.match(records[at], '^r:(.*)$')
+    local place = name and decoded(name, records[at + 1])
     if place and place.called > 0 and now - place.called >= CALLED then
       place.called, place.passed = 0, now
       write(line, place)
     end
     if name and not place then
-      redis.call('HDEL', line, all[at])
+      redis.call('HDEL', line, records[at])
     elseif place then
       if place.text == '' then
         is_unordered = true
-        redis.call('HDEL', line, all[at])
+        redis.call('HDEL', line, records[at])
       elseif place.text ~= '-' then
-        local rank = best_of(served, place.text, place.at)
+        local rank = best_of(pool, place.text, place.at)
         if rank then
           local passed = is_passed(place)
           table.insert(places, { place = place, rank = rank, is_passed = passed })
@@ -230,7 +249,7 @@ end
 local function first_in(pool, but, passed)
   if not pool.places then
     local is_full = redis.call('ZCARD', pool.set) >= pool.size
-    pool.places = is_full and {} or waiting(pool.line, pool.served)
+    pool.places = is_full and {} or waiting(pool)
   end
   return first(pool.places, but, passed)
 end

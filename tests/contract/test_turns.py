@@ -1,0 +1,58 @@
+"""Whose turn it is when a slot is free: what every keeper of the fleet's slots says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from dataplane.admission.slots.port import Answer, Claim, Holding, Slots
+from dataplane.scheduler.standing import Charges, Cuts, Rank, Standing, Turn
+from tests.contract.slot_worlds import World, answers
+
+CEILING: Final = 5
+X: Final = Cuts(1, 4, CEILING, group=(1, 1, 2, 3), tenant=(1, 1, 2, 3))
+Y: Final = Cuts(1, 4, CEILING, group=(1, 1, 1, 1), tenant=(1, 1, 1, 1))
+
+
+def standing(name: str, cuts: Cuts) -> Standing:
+    """One tenant of a group, where `cuts` alone say what its share is."""
+    rank = Rank(name, 0.0, share=0)
+    return Standing(rank, rank, Rank(name, 0.0), 0.0, cuts)
+
+
+def claim(id: str, name: str, charge: float = 1.0, *, pool: str = "m", others: str = "") -> Claim:
+    turn = Turn(
+        standing(name, X if name == "x" else Y),
+        Charges(charge, charge, charge),
+        tuple(standing(other, X if other == "x" else Y) for other in others),
+    )
+    return Claim(id, pool, name, name, name, pool_size=4, ceiling=CEILING, turn=turn)
+
+
+@pytest.mark.parametrize(
+    ("freed", "charged", "called"),
+    [
+        # Four slots are left to the pool, of which the one that had more may have another.
+        (Holding("o1", "o", "y", "y", "y"), {"x": 9.0, "y": 1.0}, "x"),
+        # Three are left, and it has its part of those.
+        (Holding("m3", "m", "y", "y", "y"), {"x": 1.0, "y": 9.0}, "y"),
+    ],
+)
+async def test_shares_are_of_what_the_ceiling_leaves_at_the_moment_a_slot_is_free(
+    world: World,
+    pair: tuple[Slots, Slots],
+    freed: Holding,
+    charged: dict[str, float],
+    called: str,
+) -> None:
+    one, two = pair
+    names = {"m1": "x", "m2": "x", "m3": "y"}
+    running = [claim(id, name, charged[name]) for id, name in names.items()]
+    elsewhere = [claim(id, "y", pool="o") for id in ("o1", "o2")]
+    granted = [Answer.GRANTED] * 5
+    assert await answers(one, [], [*running, *elsewhere]) == granted
+    assert await answers(two, [], [claim("m4", "x", others="y")]) == [Answer.CEILING]
+    await world.announced()
+    await answers(one, [freed], [])
+    assert [each["tenant"] for each in await world.announced()] == [called]
