@@ -1,5 +1,8 @@
 """Who is served by a fleet of real replicas, by where requests come in and by whether one order
 holds: `python -m tests.bench.fleet_order`. Eight slots, tenants of weight 4 and 1, both backlogged.
+
+Slots are idle from one answer's last byte to the next request's first, as the backend sees it: one
+replica alone, which asks nobody, shows how much of that is the way there and back.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ INGRESS: Mapping[str, Mapping[int, Mapping[str, Sequence[int]]]] = {
     "b at one, a at the others": {2: {"a": [1], "b": [0]}, 3: {"a": [1, 2], "b": [0]}},
     "both at all": {2: {"a": [0, 1], "b": [0, 1]}, 3: {"a": [0, 1, 2], "b": [0, 1, 2]}},
 }
+ALONE: Mapping[str, Sequence[int]] = {"a": [0], "b": [0]}
+SETTLE_SECS = 10.0
+"""What was served while the fleet came together evens out by then."""
 
 
 async def row(
@@ -36,18 +42,24 @@ async def row(
             async with fleet(
                 Path(folder), postgres_url(name), CONFIGURED_BY_DEFAULT, each=[given] * replicas
             ) as own:
-                at = INGRESS[ingress][replicas]
                 served = await serve(
-                    own, at, secs=secs, killed=fault == "killed", blocked=fault == "blocked"
+                    own,
+                    ALONE if replicas == 1 else INGRESS[ingress][replicas],
+                    secs=secs,
+                    settle=SETTLE_SECS,
+                    killed=fault == "killed",
+                    blocked=fault == "blocked",
                 )
     finally:
         await on_postgres_now(f'DROP DATABASE "{name}" WITH (FORCE)')
     what = f"{replicas} replicas, {ingress}{', last ' + fault if fault else ''}"
-    sys.stdout.write(f"{'one order  ' if order else 'first come '} {served.row(what)}\n")
+    rule = "alone" if replicas == 1 else "one order" if order else "first come"
+    sys.stdout.write(f"{rule:<10} {served.row('' if replicas == 1 else what)}\n")
     sys.stdout.flush()
 
 
 async def table(secs: float, algorithm: str) -> None:
+    await row(1, "", order=True, secs=secs, algorithm=algorithm)
     for replicas in (2, 3):
         for ingress in INGRESS:
             for order in (False, True):

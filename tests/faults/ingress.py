@@ -55,6 +55,7 @@ async def serve(
     *,
     secs: float,
     service: float = 0.4,
+    settle: float = SETTLE_SECS,
     killed: bool = False,
     blocked: bool = False,
 ) -> Served:
@@ -82,7 +83,7 @@ async def serve(
     ]
     blocker = asyncio.create_task(_block(fleet.replicas[-1])) if blocked else None
     try:
-        await asyncio.sleep(SETTLE_SECS)
+        await asyncio.sleep(settle)
         began, claims, scripts = loop.time(), await _claims(fleet), await _scripts(fleet)
         if killed:
             await asyncio.sleep(secs / 2)
