@@ -53,11 +53,18 @@ def is_plain(text: str) -> bool:
     return not any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in text)
 
 
-def plain(value: str) -> str:
-    """`value`, unless it is blank or has control characters: then raises ValueError."""
-    if not is_plain(value) or not value.strip():
+def one_line(value: str) -> str:
+    """`value`, unless it has control characters: then raises ValueError."""
+    if not is_plain(value):
         raise ValueError("not plain text")
     return value
+
+
+def plain(value: str) -> str:
+    """`value`, unless it is blank or has control characters: then raises ValueError."""
+    if not value.strip():
+        raise ValueError("blank")
+    return one_line(value)
 
 
 def _moment(value: object) -> datetime:
@@ -133,3 +140,10 @@ class Input(BaseModel):
     def changes(self) -> dict[str, Any]:
         """What the caller set, by field."""
         return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+class Empty(Input):
+    """The body of a request that has nothing to say: so that nothing said in vain is passed over.
+
+    It may be left out altogether.
+    """

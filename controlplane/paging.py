@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import ColumnElement, Select, literal, tuple_
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
-from controlplane.fields import is_plain, takes_whole
+from controlplane.fields import is_plain, one_line, takes, takes_whole
 from controlplane.problems import FieldError, Invalid
 
 LIMIT_MAX: Final = 500
@@ -48,9 +48,15 @@ class PageQuery(BaseModel):
 class SearchQuery(PageQuery):
     """A list of things with names."""
 
-    search: Annotated[str, Field(max_length=200)] | None = Field(
-        None, description="Part of the name, in any case."
-    )
+    search: (
+        Annotated[
+            str,
+            Field(max_length=200),
+            AfterValidator(one_line),
+            takes("text of up to 200 characters, without control characters"),
+        ]
+        | None
+    ) = Field(None, description="Part of the name, in any case.")
 
 
 async def fetch(
@@ -63,7 +69,7 @@ async def fetch(
 ) -> tuple[Sequence[R], str | None]:
     """A page of rows of an ORM class, ordered by `keys` (together unique), and the next cursor."""
     order = [key.desc() if newest_first else key.asc() for key in keys]
-    values = last(query, keys)
+    values = last(query, [key.type.python_type for key in keys])
     if values is not None:
         here = tuple_(*keys)
         there = tuple_(*(literal(one, key.type) for one, key in zip(values, keys, strict=True)))
@@ -75,6 +81,18 @@ async def fetch(
     return rows, encode([getattr(rows[-1], key.key) for key in keys])
 
 
+def part(
+    items: Sequence[T], name: Callable[[T], str], query: PageQuery
+) -> tuple[Sequence[T], str | None]:
+    """A page of what is at hand as a whole, ordered by `name` (unique), and the next cursor."""
+    values = last(query, [str])
+    ordered = sorted(items, key=name)
+    if values is not None:
+        ordered = [each for each in ordered if name(each) > values[0]]
+    page = ordered[: query.limit]
+    return page, encode([name(page[-1])]) if len(page) < len(ordered) else None
+
+
 def encode(values: Sequence[str | int | datetime]) -> str:
     """A cursor for the sort key `values`."""
     plain = [one.isoformat() if isinstance(one, datetime) else one for one in values]
@@ -82,16 +100,18 @@ def encode(values: Sequence[str | int | datetime]) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def last(query: PageQuery, keys: Sequence[SortKey]) -> list[Any] | None:
-    """The sort key that the page goes on after; None: the first page. Raises Invalid."""
+def last(query: PageQuery, types: Sequence[type]) -> list[Any] | None:
+    """The sort key, of values of `types`, that the page goes on after; None: the first page.
+    Raises Invalid.
+    """
     if query.cursor is None:
         return None
     cursor = query.cursor
     try:
         values = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", True))
-        if not isinstance(values, list) or len(values) != len(keys):
+        if not isinstance(values, list) or len(values) != len(types):
             raise ValueError("another list's")  # noqa: TRY301 - one answer to all of them
-        return [_value(one, key.type.python_type) for one, key in zip(values, keys, strict=True)]
+        return [_value(one, wanted) for one, wanted in zip(values, types, strict=True)]
     except (ValueError, OverflowError, RecursionError):
         error = FieldError("cursor", "must be the next_cursor of an earlier page", "query")
         raise Invalid(error) from None

@@ -10,10 +10,12 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from controlplane import paging
 from controlplane.dependencies import Store, provided
 from controlplane.fairshare.explain import Explainer, Explanation
 from controlplane.fairshare.source import LiveSource, NobodyAnswers, UnknownModel, UnknownReplica
 from controlplane.fields import Name, takes_whole
+from controlplane.paging import Page, PageQuery
 from controlplane.problems import NotFound, Problem
 from controlplane.routes import ApiRoute
 from shared.live_state import History, LiveState, ReplicaState
@@ -51,9 +53,7 @@ class ExplainQuery(BaseModel):
     model: Name = Field(description="A name or an alias.")
 
 
-class ReplicaList(BaseModel):
-    items: list[ReplicaState]
-    next_cursor: None = Field(None, description="They are all on one page.")
+class ReplicaList(Page[ReplicaState]):
     reason: str | None = Field(None, description="Why this may not be all there is to know.")
 
 
@@ -83,11 +83,12 @@ async def explain(
 
 
 @router.get("/replicas")
-async def replicas(source: Source) -> ReplicaList:
-    """The live replicas and how they share limits."""
+async def replicas(query: Annotated[PageQuery, Query()], source: Source) -> ReplicaList:
+    """The live replicas and how they share limits, by name."""
     with _told():
         fleet = await source.fleet()
-    return ReplicaList(items=list(fleet.replicas), reason=fleet.reason)
+    items, cursor = paging.part(fleet.replicas, lambda each: each.instance, query)
+    return ReplicaList(items=list(items), next_cursor=cursor, reason=fleet.reason)
 
 
 @contextmanager

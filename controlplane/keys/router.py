@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response, status
 
 from controlplane.dependencies import Changing, Store, provided
+from controlplane.fields import Empty
 from controlplane.keys.schemas import KeyPatch, KeyQuery, KeyView, KeyWithSecret
 from controlplane.keys.service import KeyService
 from controlplane.paging import Page
@@ -39,7 +40,9 @@ async def update_key(
 
 
 @router.post("/{key_id}/rotate")
-async def rotate_key(key_id: str, begin: Changing, keys: Keys, response: Response) -> KeyWithSecret:
+async def rotate_key(
+    key_id: str, begin: Changing, keys: Keys, response: Response, _: Empty | None = None
+) -> KeyWithSecret:
     """Replace the secret. The old one stops working; the new one is shown here, never again."""
     async with begin() as change:
         view = await keys.rotate(change, key_id)

@@ -66,7 +66,7 @@ class UsageRepository:
             .where(*_conditions(query))
             .group_by(subject)
         )
-        last = paging.last(query, [subject])
+        last = paging.last(query, [subject.type.python_type])
         if last is not None:
             statement = statement.where(subject > last[0])
         rows = (

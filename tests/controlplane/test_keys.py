@@ -85,6 +85,16 @@ async def test_rotating_replaces_the_secret_and_keeps_the_key(api: Api) -> None:
     assert api.told.taken() == {("key", key["id"])}
 
 
+async def test_rotating_takes_no_fields(api: Api) -> None:
+    tenant = await api.tenant()
+    path = f"/keys/{(await api.key(tenant['id']))['id']}"
+    before = await api.everything()
+    for body, expected in ({"grace_secs": 60}, 422), (b"[]", 422), (b"{", 400):
+        await api.post(f"{path}/rotate", body, expect=expected)
+    assert await api.everything() == before
+    await api.post(f"{path}/rotate", {}, expect=200)
+
+
 async def test_a_key_needs_a_tenant(api: Api) -> None:
     await api.post(f"/tenants/{NO_SUCH_ID}/keys", {"name": "x"}, expect=404)
 

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from controlplane.fairshare.source import Fleet, NoReplicas
+from shared.live_state import ReplicaState
 from tests.controlplane.api import Api, fields
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -98,4 +100,41 @@ async def test_lists_of_named_things_can_be_searched_by_part_of_the_name(api: Ap
         assert found == {"Vision", "re-vision"}
         assert {one["name"] for one in await api.items(path, search="%")} == {"100% vis_ion"}
         assert {one["name"] for one in await api.items(path, search="s_i")} == {"100% vis_ion"}
-        await api.get(path, params={"search": "x" * 201}, expect=422)
+        for impossible in ("x" * 201, "a\x00", "a\nb"):
+            problem = await api.get(path, params={"search": impossible}, expect=422)
+            assert "up to 200 characters" in problem["detail"]
+        assert len(await api.items(path, search="")) >= 4
+
+
+class _Replicas(NoReplicas):
+    """A fleet of three."""
+
+    async def fleet(self) -> Fleet:
+        return Fleet([_replica(name) for name in ("c", "a", "b")], "as Redis last said")
+
+
+def _replica(name: str) -> ReplicaState:
+    return ReplicaState(
+        instance=name,
+        url=None,
+        mode=None,
+        heartbeat_age_ms=None,
+        in_flight=None,
+        queued=None,
+        held=None,
+        started_at=None,
+        version=None,
+    )
+
+
+async def test_replicas_come_in_pages_too(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api.plane.app.state, "live", _Replicas())
+    first = await api.get("/replicas", params={"limit": 2})
+    assert [one["instance"] for one in first["items"]] == ["a", "b"]
+    assert first["reason"] == "as Redis last said"
+    rest = await api.get("/replicas", params={"limit": 2, "cursor": first["next_cursor"]})
+    assert [one["instance"] for one in rest["items"]] == ["c"]
+    assert rest["next_cursor"] is None
+    assert len(await api.items("/replicas", limit=3)) == 3
+    for query in ({"limit": 0}, {"cursor": "x"}, {"cursor": _cursor([5])}, {"page": 2}):
+        assert fields(await api.get("/replicas", params=query, expect=422)) == query.keys()

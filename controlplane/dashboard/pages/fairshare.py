@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from controlplane.dashboard.api import Json, Refused
 from controlplane.dashboard.live import Live
 from controlplane.dashboard.visit import Visit
+from controlplane.paging import LIMIT_MAX
 
 TENANTS: Final = 50
 """Of a pool, on one page."""
@@ -61,7 +62,7 @@ async def history(visit: Visit) -> Response:
 async def replicas(visit: Visit) -> Response:
     """Who serves; what they serve is not known while nobody answers."""
     try:
-        found = await visit.api.get("/replicas")
+        found = await visit.api.get("/replicas", limit=LIMIT_MAX)
     except Refused as refused:
         return visit.page("replicas.html", replicas=[], problem=refused.detail)
     return visit.page("replicas.html", replicas=found["items"], problem=found["reason"])
