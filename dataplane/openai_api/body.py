@@ -13,6 +13,7 @@ from __future__ import annotations
 import codecs
 import math
 import re
+import unicodedata
 from itertools import accumulate
 from typing import Any, Final, NoReturn
 
@@ -189,13 +190,20 @@ def check_model(model: str) -> str:
     """A model's name as a client gave it, if it can be one. Raises `BadRequest`."""
     if not model:
         raise BadRequest("The request names no model.", code="missing_model", param="model")
-    if len(model) > MODEL_CHARS_MAX or not model.isprintable():
+    if len(model) > MODEL_CHARS_MAX or not _is_plain(model):
         raise BadRequest(
-            f"`model` must be 1 to {MODEL_CHARS_MAX} printable characters.",
+            f"`model` must be 1 to {MODEL_CHARS_MAX} characters, none of them control characters.",
             code="invalid_model",
             param="model",
         )
     return model
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a model can be registered under `text`: what cannot be seen may stand in a name."""
+    return text.isprintable() or not any(
+        unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in text
+    )
 
 
 def string_in(fields: dict[str, msgspec.Raw], name: str) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.fields import is_plain
 from dataplane.errors import BadRequest
 from dataplane.openai_api.body import CONTAINERS_MAX, DEPTH_MAX, LARGE_NUMBERS_MAX, parse
 
@@ -159,6 +160,16 @@ def test_a_body_without_a_model_is_refused() -> None:
 
 def test_a_model_may_have_any_printable_name() -> None:
     assert parse('{"model":"模型/é:1"}'.encode()).model == "模型/é:1"
+
+
+def test_every_name_that_can_be_registered_can_be_asked_for() -> None:
+    for char in map(chr, (*range(0x20, 0x3100), 0xE000, 0xFEFF, 0xFFFD, 0x1F642, 0xE0001)):
+        name = f"m{char}n"
+        text = json.dumps({"model": name}).encode()
+        if is_plain(name):
+            assert parse(text).model == name
+        else:
+            assert refusal(text).code == "invalid_model"
 
 
 @pytest.mark.parametrize(
