@@ -142,7 +142,11 @@ def of_object(found: object) -> Usage | None:
             cached,
         )
     if usage == Usage():
-        return None
+        # What generates no text, as reranking, may give nothing but the sum.
+        total = reader.count(found, "total_tokens")
+        if total is None:
+            return None
+        usage = Usage(total, 0)
     return Usage(usage.input_tokens, usage.output_tokens, usage.cached_tokens, reader.clamped)
 
 

@@ -43,7 +43,7 @@ def test_anthropic_counts_what_the_cache_gave_and_took_apart_and_we_count_it_in(
         b'{"usage":null}',
         b'{"usage":7}',
         b'{"usage":{}}',
-        b'{"usage":{"total_tokens":7}}',
+        b'{"usage":{"total_tokens":"7"}}',
         b'{"message":"words","response":"words"}',
         b'{"usage":{"prompt_tokens":' + b"9" * 5000 + b"}}",
         b'{"usage":' + b"[" * 5000 + b"]" * 5000 + b"}",
@@ -51,6 +51,11 @@ def test_anthropic_counts_what_the_cache_gave_and_took_apart_and_we_count_it_in(
 )
 def test_no_figures_are_no_figures(text: bytes) -> None:
     assert read(text) is None
+
+
+def test_a_sum_alone_is_what_went_in() -> None:
+    assert read(b'{"results":[],"usage":{"total_tokens":7}}') == Usage(7, 0)
+    assert read(b'{"usage":{"prompt_tokens":5,"total_tokens":7}}') == Usage(5)
 
 
 def test_an_answer_with_other_fields_of_the_same_names_is_read() -> None:
