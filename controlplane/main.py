@@ -39,6 +39,7 @@ from controlplane.models.router import router as models_router
 from controlplane.models.service import ModelService
 from controlplane.models.transfer import TransferService
 from controlplane.policy_store import PolicyStore
+from controlplane.routes import HeadAsGet
 from controlplane.settings import ControlPlaneSettings
 from controlplane.status.router import DISTRIBUTION, EffectiveSettings
 from controlplane.status.router import router as status_router
@@ -168,6 +169,7 @@ def _app(tokens: Tokens) -> FastAPI:
         redirect_slashes=False,
     )
     problems.install(app)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(AdminAuth, tokens=tokens, prefix=API, public=PUBLIC, also=(metrics.PATH,))
     app.state.metrics = metrics.ControlPlaneMetrics()
     app.add_middleware(metrics.CountAnswers, metrics=app.state.metrics)

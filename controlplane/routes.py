@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controlplane.fields import is_plain
 from controlplane.problems import Problem
@@ -83,3 +84,18 @@ class ApiRoute(APIRoute):
             return await handle(ApiRequest(request.scope, request.receive))
 
         return read
+
+
+class HeadAsGet:
+    """ASGI middleware: what is asked with HEAD is worked out as for GET; the server sends no body.
+
+    The framework answers HEAD on its own only where a route names it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)

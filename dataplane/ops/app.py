@@ -32,7 +32,7 @@ def build(*, assess: Assess, metrics: Metrics, live: Live, internal_token: str |
             "problems": list(readiness.problems),
         }
 
-    @app.get("/metrics")
+    @app.api_route("/metrics", methods=["GET", "HEAD"])
     async def metrics_(request: Request) -> Response:
         """Prometheus' text format, or OpenMetrics where it is asked for."""
         body, media_type = metrics.exposition(request.headers.get("accept", ""))

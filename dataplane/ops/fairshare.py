@@ -23,10 +23,10 @@ def build(live: Live, token: str | None) -> APIRouter:
     def opened(request: Request) -> None:
         if not token:
             raise HTTPException(404, "off: OBLETH_INTERNAL_TOKEN is not set")
-        given = request.headers.get("authorization", "")
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # Of equal length, so that comparing takes as long for any wrong one.
-        wanted = _digest(f"Bearer {token}".encode())
-        if not hmac.compare_digest(_digest(given.encode("latin-1")), wanted):
+        is_right = hmac.compare_digest(_digest(given.encode("latin-1")), _digest(token.encode()))
+        if scheme.lower() != "bearer" or not is_right:
             raise HTTPException(401, "send the internal token as `Authorization: Bearer`")
 
     router = APIRouter(prefix="/internal/fairshare", dependencies=[Depends(opened)])

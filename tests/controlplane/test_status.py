@@ -41,6 +41,16 @@ async def test_settings_are_shown_without_secrets(start_api: StartApi) -> None:
         assert secret not in str(shown)
 
 
+@pytest.mark.parametrize("path", ["/health", "/groups", "/groups/default", "/nothing"])
+async def test_head_is_answered_as_get_is(api: Api, stranger: Api, path: str) -> None:
+    for caller in api, stranger:
+        asked = await caller.client.get(path)
+        answer = await caller.client.head(path)
+        assert answer.status_code == asked.status_code
+        assert answer.headers == asked.headers
+        assert not answer.content
+
+
 async def test_every_route_is_described(api: Api) -> None:
     described = (await api.get("/openapi.json"))["paths"]
     assert {

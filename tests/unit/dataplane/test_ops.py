@@ -63,7 +63,8 @@ async def test_health_depends_on_nothing(replica: Replica, client: httpx.AsyncCl
     replica.loaded, replica.is_draining = False, True
     answer = await client.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
-    assert (await client.head("/healthz")).status_code == 200
+    for path in ("/healthz", "/metrics"):
+        assert (await client.head(path)).status_code == 200
 
 
 async def test_a_replica_with_policy_is_ready_and_names_its_mode(
@@ -120,6 +121,11 @@ async def test_the_live_state_is_told_to_whoever_has_the_internal_token(
     assert answer.headers["content-type"] == "application/json"
     told = answer.json()
     assert (told["instance"], told["scope"], told["pools"][0]["in_flight"]) == ("r1", "replica", 1)
+
+
+async def test_the_scheme_may_be_written_in_any_case(client: httpx.AsyncClient) -> None:
+    headers = {"authorization": f"bearer {TOKEN}"}
+    assert (await client.get(LIVE, headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize("path", [LIVE, HISTORY])
