@@ -164,6 +164,27 @@ def decode(text: bytes | str) -> ReplicaView:
     return _decoder.decode(text)
 
 
+def aged(view: ReplicaView, ms: int) -> ReplicaView:
+    """What it would say `ms` later of the same requests: those that wait have waited for longer."""
+    changed = msgspec.structs.replace
+    return changed(
+        view,
+        pools=tuple(
+            changed(
+                pool,
+                oldest_wait_ms=pool.oldest_wait_ms + (ms if pool.queued else 0),
+                next_in_line=tuple(
+                    changed(pick, waited_ms=pick.waited_ms + ms) for pick in pool.next_in_line
+                ),
+                may_be_next=tuple(
+                    changed(pick, waited_ms=pick.waited_ms + ms) for pick in pool.may_be_next
+                ),
+            )
+            for pool in view.pools
+        ),
+    )
+
+
 V = TypeVar("V", GroupView, TenantView, KeyView)
 
 

@@ -162,11 +162,12 @@ class FleetLive:
         if trouble is not None or not bases:
             raise NobodyAnswers(f"{trouble or _NO_VIEWS}; {reason}")
         base = min(bases, key=_age)
-        assert base.view is not None, "only those with a view are in"
-        others = [each for each in seen if each is not base]
+        own = base.view_now
+        assert own is not None, "only those with a view are in"
+        others = [each.view_now for each in seen if each is not base]
         return assembly.assemble(
-            base.view,
-            [each.view for each in others if each.view is not None],
+            own,
+            [view for view in others if view is not None],
             state_age_ms=max(each.view_age_ms for each in seen),
             source="views",
             source_reason=reason,

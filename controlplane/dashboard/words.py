@@ -28,7 +28,8 @@ MODES: Final = {
     "fallback": Mode(
         "Fallback",
         "Redis is away or this replica is not reconciled yet. Until then each replica enforces"
-        " its part of every limit, rounded up, so a little more may run than configured.",
+        " its part of every limit, rounded up, so a little more may run than configured; or the"
+        " whole of it, where replicas are told not to count each other.",
         False,
     ),
     "split": Mode(

@@ -26,6 +26,11 @@ NOT_SHARED: Final = {
     " it runs is on the books in Redis again",
 }
 """Why the picture of a replica in such a mode is its own alone."""
+WHOLE: Final = (
+    "mode fallback: each replica enforces the whole of every limit by itself until all that it runs"
+    " is on the books in Redis again"
+)
+"""The same where replicas do not count each other."""
 
 
 def assemble(
@@ -42,7 +47,7 @@ def assemble(
     Where slots are shared it is the cluster's: `others` are merged with it. Else, or with a
     `scope_reason`, it is that replica's alone. `state_age_ms` is the age of the oldest view.
     """
-    scope_reason = scope_reason or NOT_SHARED.get(own.mode)
+    scope_reason = scope_reason or not_shared(own)
     is_cluster = scope_reason is None
     views = [own, *others] if is_cluster else [own]
     merged = live_view.merge(views) if is_cluster else own.pools
@@ -83,6 +88,13 @@ def assemble(
             for pool in merged
         ),
     )
+
+
+def not_shared(own: ReplicaView) -> str | None:
+    """Why a replica's picture is its own alone; None where slots are shared."""
+    if own.mode == "fallback" and own.global_max_in_flight == own.configured_global_max_in_flight:
+        return WHOLE
+    return NOT_SHARED.get(own.mode)
 
 
 def _pool(

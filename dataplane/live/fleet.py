@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
+from dataplane import live_view
 from dataplane.live_view import ReplicaView
 from dataplane.publisher import LIFE_INTERVALS, published
 from shared import redis_keys
@@ -22,6 +23,11 @@ class Member:
     view: ReplicaView | None
     """None: it has not published yet."""
     view_age_ms: int
+
+    @property
+    def view_now(self) -> ReplicaView | None:
+        """Its view, of whose waiters each has waited for longer by now."""
+        return None if self.view is None else live_view.aged(self.view, self.view_age_ms)
 
 
 async def members(redis: Redis, *, answer_secs: float) -> list[Member]:

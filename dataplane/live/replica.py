@@ -52,7 +52,7 @@ class Live:
             reason = f"the other replicas' views cannot be read: {error}"
             return assembly.assemble(self._view(), scope_reason=reason)
         others = [each for each in found if each.name != self.instance]
-        views = [each.view for each in others if each.view is not None]
+        views = [view for each in others if (view := each.view_now) is not None]
         age_ms = max((each.view_age_ms for each in others if each.view is not None), default=0)
         # Read anew: meanwhile it went on.
         return assembly.assemble(self._view(), views, state_age_ms=age_ms)

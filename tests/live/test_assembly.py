@@ -5,26 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from dataplane.live.assembly import assemble
-from dataplane.live_view import PickView
 from shared.live_state import LiveState
-from tests.live.views import pool, replica, tenant
-
-
-def pick(tenant_id: str, score: float) -> PickView:
-    return PickView(
-        group="g",
-        tenant_id=tenant_id,
-        tenant=tenant_id,
-        key_id=f"{tenant_id}/k",
-        key="k",
-        under_share=None,
-        group_score=0.0,
-        tenant_score=score,
-        key_score=0.0,
-        waited_ms=0,
-        tokens=1,
-        start_scores=(0.0, score, 0.0),
-    )
+from tests.live.views import pick, pool, replica, tenant
 
 
 def test_where_slots_are_shared_it_is_the_clusters() -> None:
@@ -52,12 +34,24 @@ def test_what_affinity_did_is_added_up_over_replicas() -> None:
 
 def test_in_any_other_mode_it_is_the_replicas_own_and_says_why() -> None:
     for mode in ("local", "split", "fallback"):
-        own = replica(pool(3, tenant("a", 2), configured_size=8), mode=mode, replicas=3)
+        own = replica(
+            pool(3, tenant("a", 2), configured_size=8),
+            **{"mode": mode, "replicas": 3, "global_max_in_flight": 1366},
+        )
         state = assemble(own, [replica(pool(3, tenant("a", 3)))])
         assert (state.scope, state.in_flight, state.cluster_in_flight) == ("replica", 2, None)
         assert state.scope_reason is not None
         assert mode in state.scope_reason
         assert (state.pools[0].size, state.pools[0].configured_size) == (3, 8)
+
+
+def test_of_a_fallback_it_is_told_whether_a_part_of_each_limit_is_enforced_or_the_whole() -> None:
+    reasons = [
+        assemble(replica(mode="fallback", replicas=3, global_max_in_flight=enforced)).scope_reason
+        for enforced in (1366, 4096)
+    ]
+    assert "its own part of every limit" in str(reasons[0])
+    assert "the whole of every limit by itself" in str(reasons[1])
 
 
 def test_a_pool_of_others_only_has_nothing_of_the_answering_replica() -> None:

@@ -10,9 +10,10 @@ from dataplane import live_view
 from dataplane.live.fleet import Member, members
 from dataplane.live.history import History as Samples
 from dataplane.live.replica import Live
+from dataplane.live_view import ReplicaView
 from shared import redis as shared_redis
 from shared import redis_keys
-from tests.live.views import replica
+from tests.live.views import pick, pool, replica, tenant
 from tests.redis_server import PATIENT_SECS, server
 
 ROSTER = redis_keys.SlotKeys().roster
@@ -60,6 +61,30 @@ async def test_the_age_of_the_picture_is_that_of_the_oldest_view_in_it() -> None
     state = await live.state()
     # Its own is drawn now, and a replica that has not published yet is not in it.
     assert (state.state_age_ms, state.replicas_reporting, state.replicas) == (900, 3, 4)
+
+
+async def test_who_waits_elsewhere_has_waited_since_its_replica_last_said_so() -> None:
+    def waiting(name: str, waited_ms: int) -> ReplicaView:
+        picks = (pick("a", 0.0, waited_ms=waited_ms),)
+        on = pool(1, tenant("a", 0, 1), next_in_line=picks, oldest_wait_ms=waited_ms)
+        return replica(on, instance=name, mode="shared", replicas=2)
+
+    async def found() -> list[Member]:
+        return [Member("b", 0, waiting("b", 1_000), 400)]
+
+    live = Live(
+        "a",
+        view=lambda: waiting("a", 1_200),
+        members=found,
+        samples=Samples(0),
+        model_name=lambda name: None,
+    )
+    (one,) = (await live.state()).pools
+    assert one.oldest_wait_ms == 1_400
+    assert [(next.instance, next.waited_ms) for next in one.next_in_line] == [
+        ("b", 1_400),
+        ("a", 1_200),
+    ]
 
 
 async def test_where_nobody_lives_nobody_is_found(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataplane.live_view import GroupView, KeyView, PoolView, ReplicaView, TenantView
+from dataplane.live_view import GroupView, KeyView, PickView, PoolView, ReplicaView, TenantView
 
 
 def tenant(
@@ -67,6 +67,23 @@ def pool(
             **{"virtual_time": 0.0, "oldest_wait_ms": 0, "keys": ()},
             **fields,
         },
+    )
+
+
+def pick(tenant_id: str, score: float, *, waited_ms: int = 0) -> PickView:
+    return PickView(
+        group="g",
+        tenant_id=tenant_id,
+        tenant=tenant_id,
+        key_id=f"{tenant_id}/k",
+        key="k",
+        under_share=None,
+        group_score=0.0,
+        tenant_score=score,
+        key_score=0.0,
+        waited_ms=waited_ms,
+        tokens=1,
+        start_scores=(0.0, score, 0.0),
     )
 
 
