@@ -18,8 +18,8 @@ from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Served
 from dataplane.scheduler.state import Group, Key, Pool, Tenant, order_name
 from shared.policy import GroupPolicy, KeyPolicy, TenantPolicy, effective_weight
 
-SLOTS_AROUND: Final = 4
-"""What other pools take up under the ceiling may be so much more or less than it was."""
+SLOTS_AROUND: Final = 8
+"""By so much more or less, what other pools take up may change until the fleet decides."""
 
 
 class Room(NamedTuple):

@@ -21,7 +21,7 @@ number of siblings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
 
@@ -48,6 +48,9 @@ class _Cut:
     """The total weight that contests them."""
     classes: tuple[_WeightClass, ...]
     leftover: int
+    known: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Shares that were asked for, by weight and name. A claim near the ceiling asks for the same
+    ones again and again."""
 
 
 class Shares:
@@ -80,8 +83,11 @@ class Shares:
     def of(self, weight: int, name: str, slots: int) -> int:
         """The share of one member in `slots`; the same number that `split` gives it."""
         cut = self._cut(slots)
-        whole, remainder = self._quota(cut, weight)
-        return whole + self._extra(cut, remainder, name)
+        share = cut.known.get((weight, name))
+        if share is None:
+            whole, remainder = self._quota(cut, weight)
+            share = cut.known[weight, name] = whole + self._extra(cut, remainder, name)
+        return share
 
     def under(self, weight: int, name: str, slots: int, occupied: int) -> bool:
         """Whether a member that occupies `occupied` slots is under its share.
