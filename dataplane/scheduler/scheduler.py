@@ -310,7 +310,7 @@ class Scheduler:
         pool = self._books.pools.get(id)
         if pool is not None:
             pool.gone = True
-            self._sessions.pool_gone(pool)
+            self._sessions.let_fleet_go(pool)
             waiters = (each for each in self._waiting.values() if each.pool is pool)
             self._reject_all(waiters, now, RejectReason.MODEL_GONE)
             self._books.rest(pool, now)

@@ -12,10 +12,11 @@ from typing import Final
 
 from dataplane.scheduler.affinity import Affinity
 from dataplane.scheduler.books import Books
-from dataplane.scheduler.effects import AffinityEvent, Effect, Noted, Unhold
+from dataplane.scheduler.effects import AffinityEvent, Effect
 from dataplane.scheduler.events import Arrived, HoldAnswered, HoldEnded
 from dataplane.scheduler.fairness import Node
-from dataplane.scheduler.holds import NO_TERMS, FleetHold, HoldTerms, StepEnd
+from dataplane.scheduler.fleet_holds import FleetHolds, noted
+from dataplane.scheduler.holds import NO_TERMS, HoldTerms, StepEnd
 from dataplane.scheduler.state import Key, Pool, Slot, Waiter
 from dataplane.scheduler.steps import Hold, Step
 from shared.policy import KeyPolicy
@@ -35,8 +36,7 @@ class Sessions:
         """Pools that hold slots."""
         self.may_hold = True
         """Whether slots are held here: not while they belong to the fleet, which holds them."""
-        self._fleet_holding: dict[str, Pool] = {}
-        """Pools that the fleet holds slots of, given back here."""
+        self._fleet_holds: Final = FleetHolds(books)
         self.is_closing = False
         """Nothing is held any more."""
         self.effects: list[Effect] = []
@@ -47,8 +47,7 @@ class Sessions:
         """The key of every slot that is held, or may be when a session's step has ended."""
         yield from (hold.key.policy for _, hold in self._holds())
         yield from (slot.key.policy for slot in self._slots.values() if slot.step is not None)
-        for pool in self._fleet_holding.values():
-            yield from (hold.key for hold in pool.fleet_holds.values())
+        yield from self._fleet_holds.keys
 
     def wake_at(self) -> Iterable[float]:
         """When held slots must be looked at: one moment for each pool that has any."""
@@ -56,8 +55,7 @@ class Sessions:
             alarm = _of(pool).next_alarm
             if alarm is not None:
                 yield alarm
-        for pool in self._fleet_holding.values():
-            yield min(hold.ends for hold in pool.fleet_holds.values())
+        yield from self._fleet_holds.wake_at()
 
     def tend(self, now: float, ceiling: int) -> bool:
         """Free what is not to be held any more: its time is up, or a limit does not allow it.
@@ -100,7 +98,7 @@ class Sessions:
             pool.affinity = affinity = Affinity(rules)
         elif rules is None:
             self._free_all(pool, now)
-            self._unhold(pool)
+            self.let_fleet_go(pool)
             pool.affinity = None
             return
         elif affinity.rules is rules or affinity.rules == rules:
@@ -138,12 +136,11 @@ class Sessions:
         for pool, hold in self._holds():
             if hold.key.id == id:
                 self._free(pool, hold, now)
-        for pool in self._fleet_holding.values():
-            self._unhold(pool, id)
+        self.effects += self._fleet_holds.let_go_of_key(id)
 
-    def pool_gone(self, pool: Pool) -> None:
-        """A pool's model is gone: the fleet holds nothing for it."""
-        self._unhold(pool)
+    def let_fleet_go(self, pool: Pool) -> None:
+        """A pool's model is gone, or its affinity: the fleet holds nothing for it."""
+        self.effects += self._fleet_holds.let_go(pool)
 
     def keep_to_caps(self, now: float) -> None:
         """Caps may have fallen: held slots beyond them are freed."""
@@ -320,47 +317,12 @@ class Sessions:
         self._note(waiter.pool, AffinityEvent.REDEEM)
 
     def hear(self, event: HoldAnswered | HoldEnded, now: float) -> None:
-        """What became of a slot that was given back here, in a pool that may be gone."""
-        pool = self._books.pools.get(event.pool)
-        is_over = pool is None or pool.gone or pool.affinity is None
-        if isinstance(event, HoldAnswered) and event.held_secs is not None and is_over:
-            self._let_fleet_go(event.pool, event.key, event.session)
-        elif pool is None:
-            return
-        elif isinstance(event, HoldEnded):
-            self._hold_ended(pool, event)
-        elif event.held_secs is None:
-            self._note(pool, AffinityEvent.REFUSED)
-        else:
-            pool.fleet_holds[event.session] = FleetHold(now + event.held_secs, event.key)
-            self._fleet_holding[pool.policy.id] = pool
-            self._note(pool, AffinityEvent.HOLD)
-
-    def _hold_ended(self, pool: Pool, event: HoldEnded) -> None:
-        pool.fleet_holds.pop(event.session, None)
-        if not pool.fleet_holds:
-            self._fleet_holding.pop(pool.policy.id, None)
-        if event.why in (AffinityEvent.EXPIRE, AffinityEvent.FREED_STARVING):
-            self._note(pool, AffinityEvent(event.why))
-
-    def _unhold(self, pool: Pool, key: str | None = None) -> None:
-        """The fleet is to hold nothing here any more, for a key or at all. What it does is seen
-        until it says that it has."""
-        for session, hold in pool.fleet_holds.items():
-            if key is None or hold.key.id == key:
-                self._let_fleet_go(pool.policy.id, hold.key, session)
-
-    def _let_fleet_go(self, pool: str, key: KeyPolicy, session: tuple[str, str]) -> None:
-        group = self._books.group_of(key.tenant)
-        self.effects.append(Unhold(pool, group.name, key.tenant.id, key.id, session[1]))
+        """What became of a slot that was given back here."""
+        self.effects += self._fleet_holds.hear(event, now)
 
     def forget_ended(self, now: float) -> None:
         """Slots that the fleet held are held no longer than they were to be."""
-        for pool in list(self._fleet_holding.values()):
-            for session in [name for name, hold in pool.fleet_holds.items() if hold.ends <= now]:
-                del pool.fleet_holds[session]
-            if not pool.fleet_holds:
-                del self._fleet_holding[pool.policy.id]
+        self._fleet_holds.forget_ended(now)
 
     # Holding and freeing
 
@@ -419,8 +381,7 @@ class Sessions:
         return [(pool, hold) for pool in self.holding.values() for hold in _of(pool).holds]
 
     def _note(self, pool: Pool, event: AffinityEvent) -> None:
-        pool.affinity_events[event] += 1
-        self.effects.append(Noted(pool.policy.model, event))
+        self.effects.append(noted(pool, event))
 
 
 def _of(pool: Pool) -> Affinity:
