@@ -90,7 +90,7 @@ async def test_a_cursor_with_an_impossible_value_is_refused(api: Api) -> None:
 
 
 async def test_lists_of_named_things_can_be_searched_by_part_of_the_name(api: Api) -> None:
-    for name in ("Vision", "re-vision", "100% vis_ion", "other"):
+    for name in ("Vision", "re-vision", "100% vis_ion", "Équipe", "other"):
         await api.group(name)
         tenant = await api.tenant(name)
         await api.key(tenant["id"], name)
@@ -98,6 +98,7 @@ async def test_lists_of_named_things_can_be_searched_by_part_of_the_name(api: Ap
     for path in ("/groups", "/tenants", "/keys", "/models"):
         found = {one["name"] for one in await api.items(path, search="viSion")}
         assert found == {"Vision", "re-vision"}
+        assert {one["name"] for one in await api.items(path, search="éQUI")} == {"Équipe"}
         assert {one["name"] for one in await api.items(path, search="%")} == {"100% vis_ion"}
         assert {one["name"] for one in await api.items(path, search="s_i")} == {"100% vis_ion"}
         for impossible in ("x" * 201, "a\x00", "a\nb"):
