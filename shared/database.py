@@ -169,12 +169,8 @@ def _sqlite(
 
 def _prepare_sqlite(connection: DBAPIConnection, _: object) -> None:
     # Its own knows the letters of ASCII alone, so that a search in any case would be none.
-    connection.create_function("lower", 1, _lower, deterministic=True)
+    connection.create_function("lower", 1, lambda text: text and text.lower(), deterministic=True)
     _run_pragmas(connection, "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON")
-
-
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
 
 
 def _prepare_sqlite_migration(connection: DBAPIConnection, _: object) -> None:
