@@ -20,6 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from controlplane import problems
 
 READING: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+CLIENT_MAX: Final = 64
+"""Characters of a caller's address that are kept: a proxy in front may pass on anything as one."""
 
 
 class Role(StrEnum):
@@ -98,7 +100,8 @@ class AdminAuth:
         if role is Role.VIEWER and scope["method"] not in READING:
             return problems.Forbidden()
         client = scope.get("client")
-        scope.setdefault("state", {})["caller"] = Caller(role, client[0] if client else None)
+        address = client[0][:CLIENT_MAX] if client else None
+        scope.setdefault("state", {})["caller"] = Caller(role, address)
         return None
 
 

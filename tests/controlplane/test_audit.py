@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from controlplane.admin_auth import CLIENT_MAX
 from tests.controlplane.api import Api, fields
+from tests.controlplane.conftest import StartApi
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,6 +28,17 @@ async def test_every_write_is_kept_with_what_was_before_and_after(api: Api) -> N
 async def test_an_entry_says_from_where_the_change_was_asked_for(api: Api) -> None:
     await api.group()
     assert (await api.items("/audit"))[0]["client"] == "127.0.0.1"
+
+
+async def test_whatever_a_proxy_passes_on_as_an_address_a_change_is_made(
+    start_api: StartApi,
+) -> None:
+    api = await start_api(admin_trusted_proxies="127.0.0.1/32")
+    for number, said in enumerate(("203.0.113.9", "x" * 1000, "\xff" * 100, "unknown")):
+        await api.post(
+            "/groups", {"name": f"g{number}"}, headers={"x-forwarded-for": said.encode("latin-1")}
+        )
+        assert (await api.items("/audit"))[0]["client"] == said[:CLIENT_MAX]
 
 
 async def test_a_deleted_tenants_keys_are_named_in_its_entry(api: Api) -> None:
