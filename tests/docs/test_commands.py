@@ -44,13 +44,19 @@ def test_what_is_not_run_says_why() -> None:
     assert [one.where for one in ALL if one.kind == "no-run" and len(one.detail) < 10] == []
 
 
-@pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Demo]:
-    with Demo("--no-traffic", folder=tmp_path) as running:
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """One for the pages of each folder: README.md and docs/ give things the same names."""
+    with Demo("--no-traffic", folder=tmp_path_factory.mktemp("demo")) as running:
         yield running.await_ready()
 
 
-@pytest.mark.parametrize("page", TO_RUN, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    ("page", "demo"),
+    [pytest.param(page, page.parent, id=page.name) for page in TO_RUN],
+    indirect=["demo"],
+    scope="module",
+)
 def test_a_pages_commands_work_in_their_order(page: Path, demo: Demo, tmp_path: Path) -> None:
     """Against the demo, whose addresses stand in for the usual ones."""
     usual = {
