@@ -43,6 +43,8 @@ class Route:
     """Whether streams report usage only to those who set `stream_options.include_usage`."""
     takes_uploads: bool = False
     """Whether the body may be `multipart/form-data`."""
+    answers_in_text: bool = True
+    """Whether the size of an answer tells its tokens where nothing else does; not of images."""
     model: str = ""
     """Of `Kind.MODEL`: the name in the path."""
 
@@ -61,6 +63,7 @@ _FORWARDED: Final = {
 }
 _PASSED_THROUGH: Final = re.compile(r"/v1/(?:audio|images)(?:/[A-Za-z0-9_-]{1,64}){1,4}")
 """Whatever an upstream serves below these; nothing in a path that could lead out of them."""
+_TRANSCRIBING: Final = ("/v1/audio/transcriptions", "/v1/audio/translations")
 _READ: Final = ("GET", "HEAD")
 
 
@@ -95,5 +98,6 @@ def _other(path: str) -> Route:
     if path.startswith("/v1/models/") and len(path) > len("/v1/models/"):
         return Route(Kind.MODEL, path, model=path.removeprefix("/v1/models/"))
     if _PASSED_THROUGH.fullmatch(path):
-        return Route(Kind.FORWARD, path, takes_uploads=True)
+        in_text = path in _TRANSCRIBING
+        return Route(Kind.FORWARD, path, takes_uploads=True, answers_in_text=in_text)
     raise PathNotFound(path)

@@ -101,8 +101,11 @@ class Story:
             self._figures = Figures.CLAMPED
         if given is None:
             given, self._figures = self.estimate.input_tokens, Figures.ESTIMATED
-        if made is None or (not is_whole and made < meter.guessed_output_tokens):
-            made, self._figures = max(1, meter.guessed_output_tokens), Figures.ESTIMATED
+        guess = self.estimate.output_tokens
+        if self.route.answers_in_text:
+            guess = meter.guessed_output_tokens
+        if made is None or (not is_whole and made < guess):
+            made, self._figures = max(1, guess), Figures.ESTIMATED
         self._tokens = (given, made, (usage and usage.cached_tokens) or 0)
 
     def refused(self, refusal: Refusal) -> None:

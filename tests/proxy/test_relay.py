@@ -135,6 +135,26 @@ async def test_where_no_usage_comes_it_is_estimated_and_marked(fields: dict[str,
         assert w.budget.settled == [7]
 
 
+@pytest.mark.parametrize(
+    ("path", "output_tokens"),
+    [
+        ("/v1/audio/speech", 512),
+        ("/v1/images/generations", 512),
+        ("/v1/audio/transcriptions", 250_000),
+        ("/v1/completions", 250_000),
+    ],
+)
+async def test_the_size_of_sound_and_images_says_nothing_of_tokens(
+    path: str, output_tokens: int
+) -> None:
+    body = b"x" * 1_000_000
+    async with upstream(answers(body)) as up, world(model(up.url)) as w:
+        assert (await w.ask(path=path, body=chat())).body == body
+        record = await w.seen.last()
+        assert (record.output_tokens, record.figures) == (output_tokens, Figures.ESTIMATED)
+        assert w.budget.settled == [5 + output_tokens]
+
+
 async def test_absurd_usage_is_cut_and_marked() -> None:
     body = b'{"usage":{"prompt_tokens":1000000000000000,"completion_tokens":1}}'
     async with upstream(answers(body)) as up, world(model(up.url)) as w:
