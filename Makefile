@@ -7,6 +7,8 @@ SEED ?=
 SEEDS ?=
 ROUNDS ?=
 ARGS ?=
+# One more than there are processors: tests that start processes wait for much of their time.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 export PYTHONUNBUFFERED := 1
 
 .PHONY: help setup demo test check services bench clients simulate order fmt docs clean-room clean
@@ -18,7 +20,7 @@ demo: setup ## start the product with a simulated backend and live traffic (ARGS
 	@exec $(BIN)/obleth demo $(ARGS)
 
 test: setup services check ## everything CI checks
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## format, lint, types and import contracts, without running anything
 	$(BIN)/ruff check
