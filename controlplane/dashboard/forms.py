@@ -85,24 +85,46 @@ async def read(request: Request) -> dict[str, str]:
         raise HTTPException(400, "the form cannot be read") from None
 
 
-def to_json(fields: Fields, values: Mapping[str, str]) -> Json:
-    """A form's values as the API takes them; names with a dot go into an object."""
+def to_json(
+    fields: Fields, values: Mapping[str, str], thing: Mapping[str, Any] | None = None
+) -> Json:
+    """A form's values as the API takes them; names with a dot go into an object.
+
+    A field that still says what it says of `thing` keeps what is there: a form does not show all of
+    it, as fractions of a second, or whether a list is empty or none.
+    """
     found: Json = {}
     for name, takes in fields.items():
         outer, _, inner = name.rpartition(".")
         place = found.setdefault(outer, {}) if outer else found
-        place[inner] = _to_json(takes, values.get(name, ""))
+        text = values.get(name, "").replace("\r\n", "\n")
+        stored = None if thing is None else _value(thing, name)
+        is_kept = thing is not None and _reads(takes, text) == _reads(
+            takes, _to_text(takes, stored)
+        )
+        place[inner] = stored if is_kept else _to_json(takes, text)
     return found
 
 
 def to_text(fields: Fields, thing: Mapping[str, Any]) -> dict[str, str]:
     """The values that a form shows for a thing of the API."""
-    found = {}
-    for name, takes in fields.items():
-        outer, _, inner = name.rpartition(".")
-        place = (thing.get(outer) or {}) if outer else thing
-        found[name] = _to_text(takes, place.get(inner))
-    return found
+    return {name: _to_text(takes, _value(thing, name)) for name, takes in fields.items()}
+
+
+def _value(thing: Mapping[str, Any], name: str) -> Any:
+    outer, _, inner = name.rpartition(".")
+    place = (thing.get(outer) or {}) if outer else thing
+    return place.get(inner)
+
+
+def _reads(takes: Takes, text: str) -> str:
+    """The same for texts that say the same: browsers leave out seconds that are zero."""
+    if takes is not Takes.MOMENT:
+        return text
+    try:
+        return datetime.fromisoformat(text).isoformat()
+    except ValueError:
+        return text
 
 
 def _to_json(takes: Takes, text: str) -> Any:

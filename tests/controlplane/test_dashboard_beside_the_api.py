@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import AsyncIterator
+from html.parser import HTMLParser
 
 import httpx
 import pytest
@@ -15,6 +16,42 @@ from tests.controlplane.api import ADMIN, VIEWER, Api
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADDRESSES = itertools.count(1)
 FORM_TOKEN = re.compile(r'name="form_token" value="([^"]+)"')
+
+
+class Fields(HTMLParser):
+    """The fields of the form that shows a thing, as a browser sends them back."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+        self._is_inside = False
+        self._name = ""
+        self.feed(page)
+        del self.found["form_token"]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "form":
+            self._is_inside = given.get("class") == "grid" and not self.found
+        if not self._is_inside:
+            return
+        self._name = given.get("name") or self._name
+        if tag == "textarea":
+            self.found[self._name] = ""
+        is_chosen = tag == "option" and "selected" in given
+        is_given = tag == "input" and (given.get("type") != "checkbox" or "checked" in given)
+        if is_chosen or is_given:
+            self.found[self._name] = given.get("value") or ""
+
+    def handle_data(self, data: str) -> None:
+        if self._is_inside and self.lasttag == "textarea" and self._name:
+            self.found[self._name] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "textarea":
+            self._name = ""
+        elif tag == "form":
+            self._is_inside = False
 
 
 class Browser:
@@ -224,6 +261,29 @@ async def test_what_changed_meanwhile_is_not_written_over(browser: Browser, api:
     for form in ({"name": "mine"}, {"action": "delete"}):
         assert await browser.post(path, revision=old, **form) == 412
     assert (await api.get(path))["weight"] == 7
+
+
+async def test_saving_a_form_changes_only_what_was_changed_in_it(
+    browser: Browser, api: Api
+) -> None:
+    # What a form does not show: that no model at all is allowed, and fractions of seconds. A term
+    # that began a moment earlier is another one, of which nothing has been used.
+    moment = "2026-01-31T12:00:00.250000Z"
+    tenant = await api.tenant("acme", allowed_models=[], budget_started_at=moment)
+    key = await api.key(tenant["id"], "laptop", expires_at="2030-01-31T12:00:00.250000Z")
+    model = await api.model("llama", aliases=[" l"])
+    del key["secret"]
+    await browser.log_in(ADMIN)
+    for path, was in (("tenants", tenant), ("keys", key), ("models", model)):
+        page = (await browser.get(f"/{path}/{was['id']}")).text
+        assert await browser.post(f"/{path}/{was['id']}", **Fields(page).found) == 303
+        assert await api.get(f"/{path}/{was['id']}") == was
+        changed = {**Fields(page).found, "name": "other"}
+        assert await browser.post(f"/{path}/{was['id']}", **changed) == 303
+        now = await api.get(f"/{path}/{was['id']}")
+        assert {name for name in was if was[name] != now[name]} == {
+            *("name", "updated_at", "revision")
+        }
 
 
 async def test_usage_is_downloaded_through_the_session(browser: Browser) -> None:

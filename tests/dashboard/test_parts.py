@@ -53,6 +53,25 @@ def test_a_form_shows_what_the_api_gave_and_gives_it_back() -> None:
     assert forms.to_json(FIELDS, forms.to_text(FIELDS, thing)) == thing
 
 
+def test_a_field_that_was_left_alone_keeps_what_a_form_does_not_show() -> None:
+    thing: dict[str, Any] = {
+        "name": "a",
+        "aliases": [" b", "c"],
+        "allowed": [],
+        "expires_at": "2030-01-31T12:00:00.250000Z",
+        "capacity": None,
+    }
+    fields = {name: takes for name, takes in FIELDS.items() if name.partition(".")[0] in thing}
+    shown = forms.to_text(fields, thing)
+    # As browsers send it: lines end in two characters, and seconds that are zero are left out.
+    sent = {**shown, "aliases": " b\r\nc", "expires_at": "2030-01-31T12:00"}
+    assert forms.to_json(fields, sent, thing) == {**thing, "capacity": {"source": None}}
+    changed = {**sent, "allowed": "d", "expires_at": "2030-01-31T12:00:01", "aliases": ""}
+    given = forms.to_json(fields, changed, thing)
+    assert (given["allowed"], given["aliases"]) == (["d"], [])
+    assert given["expires_at"] == "2030-01-31T12:00:01Z"
+
+
 @pytest.mark.parametrize("text", ["ten", "1.5", "nan", "9" * 5000, "1 0"])
 def test_what_is_no_number_goes_to_the_api_as_it_is(text: str) -> None:
     assert forms.to_json({"weight": Takes.WHOLE}, {"weight": text}) == {"weight": text}

@@ -67,7 +67,7 @@ async def change(visit: Visit) -> Response:
                 tenant = await _tenant(visit, key["tenant_id"])
                 return visit.page("key_secret.html", key=made, tenant=tenant)
             case _:
-                wanted = forms.to_json(FIELDS, visit.form)
+                wanted = forms.to_json(FIELDS, visit.form, key)
                 await visit.api.send("PATCH", _path(visit), wanted, revision=revision)
     except Refused as refused:
         form = Form(visit.form).refused(refused, FIELDS)

@@ -85,7 +85,8 @@ async def change(visit: Visit) -> Response:
         if visit.form.get("action") == "delete":
             await visit.api.send("DELETE", _path(visit), revision=revision)
             return visit.go("/models", "deleted")
-        await visit.api.send("PATCH", _path(visit), _wanted(visit), revision=revision)
+        wanted = _wanted(visit, await visit.api.get(_path(visit)))
+        await visit.api.send("PATCH", _path(visit), wanted, revision=revision)
     except Refused as refused:
         model = await visit.api.get(_path(visit))
         form = Form(visit.form).refused(refused, FIELDS)
@@ -137,9 +138,9 @@ async def _one(
     )
 
 
-def _wanted(visit: Visit) -> Json:
+def _wanted(visit: Visit, model: Json | None = None) -> Json:
     """The model a form describes. One without a source has a pool of fixed size."""
-    wanted = forms.to_json(FIELDS, visit.form)
+    wanted = forms.to_json(FIELDS, visit.form, model)
     capacity = {name: value for name, value in wanted["capacity"].items() if value is not None}
     is_discovered = capacity.get("source") is not None
     wanted["capacity"] = {"mode": "discovered", **capacity} if is_discovered else None

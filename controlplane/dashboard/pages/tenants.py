@@ -67,7 +67,7 @@ async def change(visit: Visit) -> Response:
         if visit.form.get("action") == "delete":
             await visit.api.send("DELETE", _path(visit), revision=revision)
             return visit.go("/tenants", "deleted")
-        wanted = forms.to_json(FIELDS, visit.form)
+        wanted = forms.to_json(FIELDS, visit.form, await visit.api.get(_path(visit)))
         await visit.api.send("PATCH", _path(visit), wanted, revision=revision)
     except Refused as refused:
         tenant = await visit.api.get(_path(visit))
