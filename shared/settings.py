@@ -74,7 +74,8 @@ def _parse_networks(value: object) -> object:
 
 def _http_base(value: str) -> str:
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    is_base = parts.port != 0 and not {"?", "#"} & {*value}  # paths are put behind it
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_base:
         raise ValueError("not an http(s) URL")
     return value.rstrip("/")
 
@@ -108,7 +109,7 @@ Listen = Annotated[
     BeforeValidator(_parse_listen),
     _stated("host:port, for example 127.0.0.1:8080, with a port from 0 to 65535"),
 ]
-HttpBase = Annotated[str, AfterValidator(_http_base), _stated("an http:// or https:// URL")]
+HttpBase = Annotated[str, AfterValidator(_http_base), _stated("an http:// or https:// base URL")]
 Networks = Annotated[
     tuple[IPv4Network | IPv6Network, ...],
     BeforeValidator(_parse_networks),
@@ -293,7 +294,8 @@ def _problem(cls: type[Settings], name: str, detail: ErrorDetails) -> str:
     variable = variable_name(name)
     if detail["type"] == "missing":
         return f"{variable} is required and must not be blank"
-    shown = variable if is_secret(cls, name) else f"{variable}={_short(detail['input'])}"
+    hides = is_secret(cls, name) or "@" in str(detail["input"])  # a password in a URL
+    shown = variable if hides else f"{variable}={_short(detail['input'])}"
     return f"{shown}: must be {allowed(cls, name)}"
 
 

@@ -7,6 +7,8 @@ from dataplane.settings import DataPlaneSettings
 from shared import settings
 from shared.settings import ListenAddress
 
+BASE_URL = "an http:// or https:// base URL"
+
 
 def test_defaults_are_the_documented_ones() -> None:
     loaded = settings.load(DataPlaneSettings)
@@ -47,7 +49,12 @@ def test_the_environment_wins_over_the_file_and_an_option_over_both(
             "8080",
             "='8080': must be host:port, for example 127.0.0.1:8080, with a port from 0 to 65535",
         ),
-        ("UPSTREAM_BASE_URL", "ftp://x", "='ftp://x': must be an http:// or https:// URL"),
+        ("UPSTREAM_BASE_URL", "ftp://x", f"='ftp://x': must be {BASE_URL}"),
+        ("UPSTREAM_BASE_URL", "http://x/v1?a=b", f"='http://x/v1?a=b': must be {BASE_URL}"),
+        ("UPSTREAM_BASE_URL", "http://x/v1#a", f"='http://x/v1#a': must be {BASE_URL}"),
+        ("UPSTREAM_BASE_URL", "http://x:70000", f"='http://x:70000': must be {BASE_URL}"),
+        ("UPSTREAM_BASE_URL", "http://u:secret@x:0/v1", f": must be {BASE_URL}"),
+        ("ADVERTISE_URL", "http://x:port", f"='http://x:port': must be {BASE_URL}"),
         (
             "ALLOWED_PRIVATE_CIDRS",
             "10.0.0.0/8,x",
