@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from dataplane.admission.slots.port import Answer, SlotsUnavailable
+from dataplane.admission.slots.port import Answer, Freed, SlotsUnavailable
 from dataplane.admission.slots.redis import RedisSlots
-from dataplane.admission.slots.scripts import SlotScripts
+from dataplane.admission.slots.scripts import ScriptRunner, SlotScripts
 from dataplane.admission.slots.server import (
     eviction_warnings,
     server_warnings,
     version_warnings,
 )
-from dataplane.scripts import MalformedScript, load, parse
+from dataplane.scheduler.holds import StepEnd
+from dataplane.scripts import MalformedScript, ScriptCall, load, parse
 from shared import redis as shared_redis
 from shared.redis import Command, round_trip
 from tests.contract.slot_worlds import answers
 from tests.lua.parts import KEYS, claim, held, replica, stand_still, two, until
 from tests.redis_server import PATIENT_SECS, Server
+from tests.simulation.world import a_key
 
 POOL, _, TENANT, KEY = KEYS.sets("m", "g", "t", "k")
 GRANTED = Answer.GRANTED
@@ -184,6 +187,41 @@ async def test_a_claim_made_anew_is_never_granted_and_then_taken_off_the_books(
         on_books = await redis.zscore(POOL, id) is not None
         assert on_books is (replies == [GRANTED])
         await answers(one, [held(id)], [])
+
+
+class Gate:
+    """Carries out calls once it is open."""
+
+    def __init__(self, inner: ScriptRunner) -> None:
+        self._inner = inner
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+
+    async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        await self.is_open.wait()
+        return await self._inner.run(calls)
+
+
+async def test_a_release_under_way_is_left_alone_by_a_heartbeat_and_is_no_repair(
+    redis: Redis,
+) -> None:
+    await two(redis)
+    scripts = SlotScripts(redis, secs=PATIENT_SECS)
+    gate = Gate(scripts)
+    one = RedisSlots(gate, replica="one", ttl=15, heartbeats=scripts)
+    await answers(one, [], [claim("before")])
+    await one.heartbeat([held("before")])
+    await answers(one, [], [claim("since")])
+    gate.is_open.clear()
+    step = StepEnd("s", 0.0, 3.0, 120.0, True, 2, 8, 100, 100, None, None, a_key("t"))
+    ending = [replace(held(id), step=step) for id in ("before", "since")]
+    releasing = asyncio.create_task(one.exchange(ending, []))
+    await asyncio.sleep(0)
+    assert (await one.heartbeat([])).repaired == 0
+    gate.is_open.set()
+    # The later of the two follows the other, so that its slot is held.
+    assert (await releasing).releases == [Freed.RELEASED, Freed.HELD]
+    assert (await one.heartbeat([])).repaired == 0
 
 
 async def test_a_claim_under_way_is_left_alone_by_a_heartbeat(redis: Redis) -> None:

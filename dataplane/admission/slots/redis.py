@@ -84,6 +84,9 @@ class RedisSlots:
         """Claims whose answer is not here yet."""
         self._young: set[str] = set()
         """Claims made since the last heartbeat began and not known to have come to nothing."""
+        self._leaving: set[str] = set()
+        """Releases whose answer is not here yet: what they give back is on the books until then,
+        and a heartbeat that meets it there leaves it to them."""
         self._ended: set[str] | None = None
         """What was released since the heartbeat under way began; None: none is under way."""
         self._giving_back: frozenset[str] = frozenset()
@@ -108,7 +111,8 @@ class RedisSlots:
             self._young.discard(holding.id)
             if self._ended is not None:
                 self._ended.add(holding.id)
-        ids = {claim.id for claim in claims}
+        ids, leaving = {claim.id for claim in claims}, {holding.id for holding in releases}
+        self._leaving |= leaving
         self._in_flight |= ids
         self._young |= ids
         lost = True
@@ -125,6 +129,7 @@ class RedisSlots:
             answers = [wire.reply(reply) for batch in claimed for reply in batch]
             lost = False
         finally:
+            self._leaving -= leaving
             self._in_flight -= ids
             if lost:
                 self._young -= ids
@@ -142,7 +147,7 @@ class RedisSlots:
         assert self._ended is None, "one heartbeat at a time"
         ended: set[str] = set()
         self._ended = ended
-        recent, self._young = self._young, set(self._in_flight)
+        recent, self._young = self._young | self._leaving, set(self._in_flight)
         try:
             lapsed, longest_ms, index = await self._announce(complete)
             held = {holding.id for holding in holdings}
