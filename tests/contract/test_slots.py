@@ -196,7 +196,7 @@ async def test_a_heartbeat_asserts_what_is_held_even_above_the_limits(
     one, two = pair
     holdings = [held(f"h{number}") for number in range(150)]
     heard = await one.heartbeat(holdings)
-    assert heard.repaired == 150
+    assert heard.repaired == 0, "they were admitted without the books"
     assert (await world.counts())["pool:m"] == 150
     assert await answers(two, [], [claim("b", pool_size=150)]) == [Answer.POOL]
     assert (await one.heartbeat(holdings)).repaired == 0
@@ -209,8 +209,26 @@ async def test_a_heartbeat_releases_what_is_not_held(
     await answers(one, [], [claim("a"), claim("b")])
     await one.heartbeat([held("a"), held("b")])
     heard = await one.heartbeat([held("b")])
-    assert heard.repaired == 1
+    assert heard.repaired == 0, "from now on it is held without the books"
     assert (await world.counts())["pool:m"] == 1
+
+
+async def test_a_replica_that_is_alone_for_a_while_has_nothing_repaired(
+    world: World, pair: tuple[Slots, Slots]
+) -> None:
+    one, two = pair
+    await answers(one, [], [claim("a"), claim("b")])
+    await one.heartbeat([held("a"), held("b")])
+    await two.leave([])
+    alone = await one.heartbeat([], complete=False)
+    assert (alone.live, alone.repaired) == (("one",), 0)
+    assert (await world.counts()).get("pool:m", 0) == 0
+    await two.heartbeat([])
+    joined = await one.heartbeat([held("a"), held("b"), held("c")])
+    assert (joined.live, joined.repaired) == (("one", "two"), 0)
+    assert (await world.counts())["pool:m"] == 3
+    await world.forgets()
+    assert (await one.heartbeat([held("a"), held("b"), held("c")])).repaired == 3
 
 
 async def test_a_heartbeat_leaves_alone_what_was_claimed_since_the_last(

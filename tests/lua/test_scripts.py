@@ -202,8 +202,9 @@ class Gate:
         return await self._inner.run(calls)
 
 
+@pytest.mark.parametrize("beats_first", [False, True])
 async def test_a_release_under_way_is_left_alone_by_a_heartbeat_and_is_no_repair(
-    redis: Redis,
+    redis: Redis, *, beats_first: bool
 ) -> None:
     await two(redis)
     scripts = SlotScripts(redis, secs=PATIENT_SECS)
@@ -215,9 +216,14 @@ async def test_a_release_under_way_is_left_alone_by_a_heartbeat_and_is_no_repair
     gate.is_open.clear()
     step = StepEnd("s", 0.0, 3.0, 120.0, True, 2, 8, 100, 100, None, None, a_key("t"))
     ending = [replace(held(id), step=step) for id in ("before", "since")]
+    if beats_first:
+        beat = asyncio.create_task(one.heartbeat([]))
+    await asyncio.sleep(0)
     releasing = asyncio.create_task(one.exchange(ending, []))
     await asyncio.sleep(0)
-    assert (await one.heartbeat([])).repaired == 0
+    if not beats_first:
+        beat = asyncio.create_task(one.heartbeat([]))
+    assert (await beat).repaired == 0
     gate.is_open.set()
     # The later of the two follows the other, so that its slot is held.
     assert (await releasing).releases == [Freed.RELEASED, Freed.HELD]

@@ -114,7 +114,8 @@ class Heard:
     reclaimed: int
     """Slots of expired replicas that were taken back."""
     repaired: int
-    """Holdings of this replica that were missing from the books, or on them without being held."""
+    """Holdings of this replica that the books had lost, and what they had for it that it never
+    knew of. What it held without the books before, or does from now on, is no repair."""
     asserted: tuple[str, ...] = ()
     """The live replicas whose holdings are on the books, all of them and at any moment: each takes
     slots by claims only, and asserted what it had when it began to. A replica that is alone is

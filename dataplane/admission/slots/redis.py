@@ -87,6 +87,10 @@ class RedisSlots:
         self._leaving: set[str] = set()
         """Releases whose answer is not here yet: what they give back is on the books until then,
         and a heartbeat that meets it there leaves it to them."""
+        self._booked: set[str] = set()
+        """What the books should have: granted or asserted, and not given back since. What a
+        heartbeat finds otherwise has gone wrong; the rest of what it puts on the books or takes off
+        was held without them until now, or will be from now on."""
         self._ended: set[str] | None = None
         """What was released since the heartbeat under way began; None: none is under way."""
         self._giving_back: frozenset[str] = frozenset()
@@ -109,6 +113,7 @@ class RedisSlots:
     async def _exchange(self, releases: Sequence[Holding], claims: Sequence[Claim]) -> Exchanged:
         for holding in releases:
             self._young.discard(holding.id)
+            self._booked.discard(holding.id)
             if self._ended is not None:
                 self._ended.add(holding.id)
         ids, leaving = {claim.id for claim in claims}, {holding.id for holding in releases}
@@ -137,7 +142,9 @@ class RedisSlots:
                 for slot in slots:
                     self._suspect_sets(*self._sets_of(slot))
         for claim, answer in zip(claims, answers, strict=True):
-            if answer.answer is not Answer.GRANTED:
+            if answer.answer is Answer.GRANTED:
+                self._booked.add(claim.id)
+            else:
                 self._young.discard(claim.id)
                 self._remember_refusal(claim, answer.answer)
         return Exchanged(freed, answers)
@@ -148,14 +155,12 @@ class RedisSlots:
         ended: set[str] = set()
         self._ended = ended
         recent, self._young = self._young | self._leaving, set(self._in_flight)
+        known = frozenset(self._booked)
         try:
             lapsed, longest_ms, index = await self._announce(complete)
             held = {holding.id for holding in holdings}
-            unheld = [
-                wire.noted(id, note)
-                for id, note in index.items()
-                if id not in held and id not in recent and id not in self._young
-            ]
+            accounted = held | recent | self._young | ended
+            unheld = [wire.noted(id, note) for id, note in index.items() if id not in accounted]
             self._giving_back = frozenset(holding.id for holding in unheld)
             still = [holding for holding in holdings if holding.id not in ended]
             missing, reclaimed = await self._repair(still, unheld, longest_ms)
@@ -166,7 +171,10 @@ class RedisSlots:
         finally:
             self._ended = None
             self._giving_back = frozenset()
-        repaired = len(unheld) + sum(id not in ended for id in missing)
+        told = {holding.id for holding in still}
+        self._booked = (self._booked - known) | (told - ended)
+        repaired = sum(holding.id not in known for holding in unheld)
+        repaired += sum(id in known and id not in ended for id in missing)
         return Heard(live, reclaimed, repaired, asserted, lapsed)
 
     async def leave(self, holdings: Sequence[Holding]) -> None:
