@@ -79,6 +79,7 @@ async def test_top_draws_again_and_again_on_a_terminal_until_ctrl_c(product: Pro
         stdin=its,
         stdout=its,
         stderr=its,
+        preexec_fn=_heed_ctrl_c,
     )
     os.close(its)
     seen = b""
@@ -90,6 +91,11 @@ async def test_top_draws_again_and_again_on_a_terminal_until_ctrl_c(product: Pro
         pass  # were it not taken, the command could not end
     assert await running.wait() == 0
     os.close(ours)
+
+
+def _heed_ctrl_c() -> None:
+    """As from a terminal, also where the tests themselves were started in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _taken(terminal: int) -> bytes:
