@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
-
-from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from shared.settings import (
-    TAKES,
     AffinitySettings,
     DefaultUpstreamSettings,
     InternalSettings,
@@ -20,25 +17,8 @@ from shared.settings import (
     RedisSettings,
     Settings,
     StorageSettings,
+    Token,
 )
-
-_LONGEST_TOKEN: Final = 1024
-
-
-def _token(value: SecretStr) -> SecretStr:
-    text = value.get_secret_value()
-    if not 1 <= len(text) <= _LONGEST_TOKEN or not all("!" <= char <= "~" for char in text):
-        raise ValueError("not a bearer token")
-    return value
-
-
-Token = Annotated[
-    SecretStr,
-    AfterValidator(_token),
-    WithJsonSchema(
-        {"type": "string", TAKES: "1 to 1,024 visible ASCII characters, without spaces"}
-    ),
-]
 
 
 class AdminSettings(Settings):

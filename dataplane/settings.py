@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Self
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.settings import (
@@ -21,6 +21,7 @@ from shared.settings import (
     RedisSettings,
     Settings,
     StorageSettings,
+    Token,
 )
 
 MEBIBYTE: Final = 1024 * 1024
@@ -42,7 +43,7 @@ class ListenSettings(Settings):
 
 
 class UpstreamSettings(DefaultUpstreamSettings):
-    upstream_api_key: SecretStr | None = Field(
+    upstream_api_key: Token | None = Field(
         None, description="Bearer token sent to the default upstream."
     )
     upstream_connect_timeout_secs: float = Field(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from controlplane.settings import ControlPlaneSettings, Token
+from controlplane.settings import ControlPlaneSettings
 from dataplane.settings import DataPlaneSettings
-from shared.settings import Listen, ListenAddress, LogSettings, Settings, StorageSettings
+from shared.settings import Listen, ListenAddress, LogSettings, Settings, StorageSettings, Token
 
 
 # mypy's pydantic plugin gives each class a constructor of its own, and finds that they differ.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import difflib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,15 +81,9 @@ def _http_base(value: str) -> str:
     return value.rstrip("/")
 
 
-def _database_url(value: str) -> str:
-    if not value.startswith(("sqlite+aiosqlite:///", "postgresql+asyncpg://")):
-        raise ValueError("not a known database URL")
-    return value
-
-
-def _redis_url(value: str) -> str:
-    if not value.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("not a Redis URL")
+def _token(value: SecretStr) -> SecretStr:
+    if not re.fullmatch("[!-~]{1,4096}", value.get_secret_value()):
+        raise ValueError("nothing to send as a bearer token")
     return value
 
 
@@ -117,7 +112,7 @@ Networks = Annotated[
 ]
 DatabaseUrl = Annotated[
     str,
-    AfterValidator(_database_url),
+    Field(pattern=r"^(sqlite\+aiosqlite:///|postgresql\+asyncpg://)"),
     _stated("sqlite+aiosqlite:///path/to/file or postgresql+asyncpg://user:password@host/name"),
 ]
 FernetKeys = Annotated[
@@ -126,8 +121,11 @@ FernetKeys = Annotated[
     _stated("Fernet keys (32 bytes in URL-safe base64) separated by commas"),
 ]
 RedisUrl = Annotated[
-    str, AfterValidator(_redis_url), _stated("redis://[:password@]host:port/number, or rediss://")
+    str,
+    Field(pattern="^(redis|rediss|unix)://"),
+    _stated("redis://[:password@]host:port/number, or rediss://"),
 ]
+Token = Annotated[SecretStr, AfterValidator(_token), _stated("1 to 4,096 visible ASCII characters")]
 
 
 class Settings(BaseSettings):
@@ -186,7 +184,7 @@ class RedisSettings(Settings):
 
 
 class InternalSettings(Settings):
-    internal_token: SecretStr | None = Field(
+    internal_token: Token | None = Field(
         None,
         description="Bearer token between the planes; unset, replicas' live routes are off.",
     )
@@ -333,14 +331,10 @@ def allowed(cls: type[Settings], field: str) -> str:
 
 
 def _range(schema: dict[str, Any]) -> str:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    above = schema.get("exclusiveMinimum")
-    if low is not None and high is not None:
-        return f" from {low:,} to {high:,}"
-    start = (
-        f" above {above:,}" if above is not None else f" from {low:,}" if low is not None else ""
-    )
-    return start + (f" up to {high:,}" if high is not None else "")
+    high = schema["maximum"]
+    if "exclusiveMinimum" in schema:
+        return f" above {schema['exclusiveMinimum']:,} up to {high:,}"
+    return f" from {schema['minimum']:,} to {high:,}"
 
 
 def described(settings: Settings) -> dict[str, object]:

@@ -8,6 +8,7 @@ from shared import settings
 from shared.settings import ListenAddress
 
 BASE_URL = "an http:// or https:// base URL"
+TOKEN = "1 to 4,096 visible ASCII characters"
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -55,6 +56,9 @@ def test_the_environment_wins_over_the_file_and_an_option_over_both(
         ("UPSTREAM_BASE_URL", "http://x:70000", f"='http://x:70000': must be {BASE_URL}"),
         ("UPSTREAM_BASE_URL", "http://u:secret@x:0/v1", f": must be {BASE_URL}"),
         ("ADVERTISE_URL", "http://x:port", f"='http://x:port': must be {BASE_URL}"),
+        ("INTERNAL_TOKEN", "two words", f": must be {TOKEN}"),
+        ("INTERNAL_TOKEN", "line\n", f": must be {TOKEN}"),
+        ("UPSTREAM_API_KEY", "ключ", f": must be {TOKEN}"),
         (
             "ALLOWED_PRIVATE_CIDRS",
             "10.0.0.0/8,x",
