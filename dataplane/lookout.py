@@ -72,6 +72,9 @@ class Lookout:
                     await self._look()
                 except RedisUnavailable as error:
                     log.debug("neighbours_not_seen", detail=str(error))
+                except Exception:
+                    # A fault of ours in one look, and no reason to be blind from then on.
+                    log.exception("look_failed")
             try:
                 async with asyncio.timeout(self._interval):
                     await self._now.wait()

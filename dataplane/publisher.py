@@ -66,6 +66,9 @@ class Publisher:
                 await self._publish()
             except RedisUnavailable as error:
                 log.debug("view_not_published", detail=str(error))
+            except Exception:
+                # A fault of ours in one view, and no reason not to be seen from then on.
+                log.exception("view_failed", key=self._key)
             await asyncio.sleep(self._interval)
 
     async def _publish(self) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from dataplane.live_view import PoolView
 from shared.live_state import HistoryPoint
 
@@ -25,6 +27,8 @@ FIGURES_MAX: Final = 500_000
 OTHER: Final = "(other)"
 """The groups beyond `GROUPS_A_POINT`, together. No group can be called so by accident alone."""
 _FIGURES_A_POINT: Final = 4
+
+log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,11 @@ class Sampler:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            self._history.add(self._pools(), self._clock())
+            try:
+                self._history.add(self._pools(), self._clock())
+            except Exception:
+                # A fault of ours in one sample, and no reason to take none from then on.
+                log.exception("sample_failed")
             # In step with the clock: a late sample is not followed by an early one in haste.
             due = max(due + INTERVAL_SECS, loop.time())
             await asyncio.sleep(due - loop.time())

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataplane.live.history import GROUPS_A_POINT, OTHER, POOLS_A_SAMPLE, History
+import asyncio
+
+import pytest
+
+from dataplane.live.history import GROUPS_A_POINT, OTHER, POOLS_A_SAMPLE, History, Sampler
 from dataplane.live_view import PoolView
 from tests.live.views import pool, tenant
 
@@ -96,3 +100,26 @@ def test_two_pools_of_a_model_that_was_made_again_are_one_line() -> None:
     new = pool(8, tenant("t", 1), id="new", model="m")
     (point,) = filled(History(60), 1, old, new).points("m")
     assert point.in_flight == 3
+
+
+async def test_samples_are_taken_after_a_mistake_nobody_foresaw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dataplane.live.history.INTERVAL_SECS", 0)
+    history, enough = History(60), asyncio.Event()
+    clock = iter(range(STEP, 4 * STEP, STEP))
+
+    def now() -> int:
+        ts_ms = next(clock, None)
+        if ts_ms is None:
+            enough.set()
+            raise LookupError("a mistake")
+        if ts_ms == 2 * STEP:
+            raise LookupError("a mistake")
+        return ts_ms
+
+    sampler = Sampler(history, lambda: [a_pool("m", 1)], now)
+    sampler.start()
+    await enough.wait()
+    await sampler.stop()
+    assert times(history) == [STEP, 3 * STEP]

@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from dataplane import live_view
 from dataplane.live_view import ReplicaView
+from dataplane.lookout import Lookout
 from dataplane.publisher import Publisher, published
 from shared import redis as shared_redis
 from shared import redis_keys
@@ -126,3 +127,44 @@ async def test_views_that_are_not_there_or_make_no_sense_are_left_out(redis: Red
     assert list(found) == ["r2"]
     assert await published(redis, [], answer_secs=PATIENT_SECS) == {}
     await replica.publisher.stop()
+
+
+async def test_publishing_goes_on_after_a_mistake_nobody_foresaw(redis: Redis) -> None:
+    figures = iter([1, "not a number", 3])
+    publisher = Publisher(
+        redis,
+        redis_keys.view("r1"),
+        text=lambda: live_view.encode(view("r1", int(next(figures, 3)))),
+        interval=INTERVAL,
+        answer_secs=PATIENT_SECS,
+    )
+    publisher.start()
+    async with asyncio.timeout(10):
+        while True:
+            seen = (await published(redis, ["r1"], answer_secs=PATIENT_SECS)).get("r1")
+            if seen is not None and seen.in_flight == 3:
+                break
+            await asyncio.sleep(INTERVAL / 5)
+    await publisher.stop()
+
+
+async def test_a_replica_goes_on_looking_at_others_after_a_mistake_nobody_foresaw(
+    redis: Redis,
+) -> None:
+    seen: asyncio.Queue[list[str]] = asyncio.Queue()
+    await redis.hset(redis_keys.SlotKeys().served("m"), "g:default", "not a score")
+    asked = iter([{"m": ["g:default"]}])
+    lookout = Lookout(
+        redis,
+        others=lambda: ["r1"],
+        asked=lambda: next(asked, {}),
+        seen=lambda views, served: seen.put_nowait([each.instance for each in views]),
+        is_on=lambda: True,
+        interval=INTERVAL,
+        answer_secs=PATIENT_SECS,
+    )
+    await redis.set(redis_keys.view("r1"), live_view.encode(view("r1")))
+    lookout.start()
+    async with asyncio.timeout(10):
+        assert await seen.get() == ["r1"]
+    await lookout.stop()
