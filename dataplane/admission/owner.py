@@ -179,11 +179,12 @@ class Admission:
     def models_changed(self, models: Iterable[ModelPolicy]) -> None:
         """These are the enabled models and their sizes now; pools of others reject what waits."""
         now = {model.id: model for model in models}
+        # A model may go long after its pool was dropped.
+        self._policies = {id: known for id, known in self._policies.items() if id in now}
         for id in [pool.policy.id for pool in self._core.pools]:
             if id in now:
                 self._post(PoolChanged(self._pool_of(now[id])))
             elif id != UNROUTED:
-                self._policies.pop(id, None)
                 self._post(PoolGone(id))
 
     # For a fleet that shares its slots

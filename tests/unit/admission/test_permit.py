@@ -150,6 +150,18 @@ async def test_nothing_of_a_request_that_left_is_kept() -> None:
     await first.end()
 
 
+async def test_nothing_is_kept_of_models_that_were_deleted_after_their_pools_were_dropped() -> None:
+    admission = Admission(Limits(pool_idle=0))
+    names = [f"junk {number}" for number in range(100)]
+    for name in [*names, "last"]:
+        await Door(admission, Ask(KEY, ModelPolicy(name, name), 1)).end()
+    assert [pool.policy.model for pool in admission.core.pools] == ["last"]
+    admission.models_changed([])
+    gc.collect()
+    kept = [each for each in gc.get_objects() if isinstance(each, ModelPolicy)]
+    assert [each.name for each in kept if each.name in names] == []
+
+
 async def test_a_request_that_waits_too_long_is_refused() -> None:
     admission = Admission(Limits(timeout=0.02))
     first, late = Door(admission), Door(admission)
@@ -237,7 +249,6 @@ async def test_what_waits_for_a_model_that_goes_is_refused_by_its_name() -> None
     with pytest.raises(ModelNotFound, match="m"):
         await waiting.task
     await running.end()
-    assert list(admission.core.pools) == []
 
 
 async def test_the_shared_pool_of_unregistered_names_stays_when_models_change() -> None:
