@@ -115,8 +115,8 @@ def kept() -> Any:
 class Input(BaseModel):
     """The body of a request: unknown fields are refused, and null stands for a field's default.
 
-    A field in a patch that is left out stays as it is (`changes`); one that holds an object or a
-    list is one value, replaced as a whole.
+    A field in a patch that is left out stays as it is (`changes`); one that holds a list is one
+    value, replaced as a whole, and so is one that holds an object unless its type says otherwise.
     """
 
     model_config = ConfigDict(extra="forbid")

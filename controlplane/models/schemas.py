@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from controlplane.fields import Flag, Input, MaxInFlight, Name, kept, takes, takes_whole
@@ -21,6 +22,7 @@ _SOURCE_FIELDS: Final = {
     "dns": frozenset(("dns_name",)),
     "kubernetes": frozenset(("service", "namespace")),
 }
+_ALL_SOURCE_FIELDS: Final = frozenset[str]().union(*_SOURCE_FIELDS.values())
 
 
 def _is_registrable(value: str) -> str:
@@ -91,7 +93,7 @@ class Capacity(Input):
     @model_validator(mode="after")
     def _has_what_its_source_needs(self) -> Self:
         theirs = _SOURCE_FIELDS[self.source]
-        for name in ("dns_name", "service", "namespace"):
+        for name in sorted(_ALL_SOURCE_FIELDS):
             given = getattr(self, name) is not None
             if given and name not in theirs:
                 raise PydanticCustomError(
@@ -105,6 +107,22 @@ class Capacity(Input):
 
     def stored(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_none=True)
+
+    @classmethod
+    def patched(cls, stored: Mapping[str, Any] | None, given: Mapping[str, Any]) -> Self:
+        """What was stored, with a merge patch laid over it, in which null takes a field away; what
+        only the old source has goes with it. Raises `RequestValidationError`.
+        """
+        kept = dict(stored or {})
+        if given.get("source", kept.get("source")) != kept.get("source"):
+            kept = {name: kept[name] for name in kept.keys() - _ALL_SOURCE_FIELDS}
+        fields = {name: value for name, value in {**kept, **given}.items() if value is not None}
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise RequestValidationError(
+                [{**each, "loc": ("body", "capacity", *each["loc"])} for each in error.errors()]
+            ) from error
 
 
 class SessionAffinity(Input):
@@ -131,7 +149,6 @@ class ModelFields(Input):
     enabled: Flag = True
     max_in_flight: MaxInFlight | None = Field(None, description="null: the gateway's default.")
     admission_weight: AdmissionWeight = 100
-    capacity: Capacity | None = Field(None, description="null: sized by `max_in_flight`.")
     load_balancing: Balancing = LoadBalancing.FAILOVER
     session_affinity: SessionAffinity = SessionAffinity()
     request_timeout_secs: RequestSecs = 600.0
@@ -140,7 +157,7 @@ class ModelFields(Input):
     def columns(self, names: set[str]) -> dict[str, Any]:
         """The values of the fields in `names` that are columns of the model itself."""
         values = {name: getattr(self, name) for name in names - {"aliases", "endpoints"}}
-        if values.get("capacity") is not None:
+        if isinstance(values.get("capacity"), Capacity):
             values["capacity"] = values["capacity"].stored()
         if "session_affinity" in values:
             values["session_affinity"] = values["session_affinity"].stored()
@@ -149,10 +166,16 @@ class ModelFields(Input):
 
 class ModelCreate(ModelFields):
     name: ModelName
+    capacity: Capacity | None = Field(None, description="null: sized by `max_in_flight`.")
 
 
 class ModelPatch(ModelFields):
     name: ModelName = Field(default_factory=kept)
+    capacity: dict[str, Any] | None = Field(
+        None,
+        description="Laid over what is stored; null: sized by `max_in_flight`.",
+        examples=[{"headroom": 1.5}],
+    )
 
 
 class ModelView(BaseModel):

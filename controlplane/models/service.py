@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from controlplane.models.repository import ModelRepository
 from controlplane.models.schemas import (
+    Capacity,
     ModelCreate,
     ModelFields,
     ModelPatch,
@@ -94,6 +95,9 @@ class ModelService:
         change.check(row)
         before = await self.view(models, row)
         set_fields = patch.model_fields_set
+        if patch.capacity is not None:
+            capacity = Capacity.patched(row.capacity, patch.capacity).stored()
+            patch = patch.model_copy(update={"capacity": capacity})
         name = patch.name if "name" in set_fields else before.name
         aliases = patch.aliases if "aliases" in set_fields else before.aliases
         if (name, aliases) != (before.name, before.aliases):

@@ -191,6 +191,44 @@ async def test_capacity_that_makes_no_sense_is_refused(api: Api) -> None:
     assert await api.items("/models") == []
 
 
+async def test_a_patch_changes_of_the_capacity_what_it_names(api: Api) -> None:
+    dns = {**DISCOVERED, "source": "dns", "headroom": 0.5, "dns_name": "llm.svc"}
+    model = await api.model(capacity=dns)
+    kubernetes = {**DISCOVERED, "source": "kubernetes", "headroom": 1.0, "service": "llm"}
+    for patch, became in (
+        ({}, dns),
+        ({"per_replica_max_in_flight": 9}, {**dns, "per_replica_max_in_flight": 9}),
+        ({"per_replica_max_in_flight": 4, "headroom": None}, {**dns, "headroom": 1.0}),
+        ({"source": "kubernetes", "service": "llm"}, kubernetes),
+        ({"namespace": "gpu"}, {**kubernetes, "namespace": "gpu"}),
+        ({"namespace": None}, kubernetes),
+        (None, None),
+        (dns, dns),
+    ):
+        changed = await api.patch(f"/models/{model['id']}", {"capacity": patch})
+        assert changed["capacity"] == became, patch
+
+
+async def test_a_patch_after_which_a_capacity_makes_no_sense_changes_nothing(api: Api) -> None:
+    stored = {**DISCOVERED, "source": "dns", "headroom": 0.5, "dns_name": "llm.svc"}
+    model = await api.model(capacity=stored)
+    for patch, field in (
+        ({"source": "kubernetes"}, "capacity.service"),
+        ({"service": "llm"}, "capacity.service"),
+        ({"dns_name": None}, "capacity.dns_name"),
+        ({"mode": None}, "capacity.mode"),
+        ({"headroom": "2"}, "capacity.headroom"),
+        ({"extra": 1}, "capacity.extra"),
+        (7, "capacity"),
+    ):
+        problem = await api.patch(f"/models/{model['id']}", {"capacity": patch}, expect=422)
+        assert field in fields(problem), patch
+    assert (await api.get(f"/models/{model['id']}"))["capacity"] == stored
+    bare = await api.model("bare")
+    problem = await api.patch(f"/models/{bare['id']}", {"capacity": {"headroom": 2}}, expect=422)
+    assert "capacity.mode" in fields(problem)
+
+
 async def test_replicas_are_told_of_each_change_to_a_model(api: Api) -> None:
     model = await api.model()
     mine = {("model", model["id"])}

@@ -141,7 +141,9 @@ async def _one(
 def _wanted(visit: Visit, model: Json | None = None) -> Json:
     """The model a form describes. One without a source has a pool of fixed size."""
     wanted = forms.to_json(FIELDS, visit.form, model)
-    capacity = {name: value for name, value in wanted["capacity"].items() if value is not None}
+    capacity = wanted["capacity"]
+    if model is None:
+        capacity = {name: value for name, value in capacity.items() if value is not None}
     is_discovered = capacity.get("source") is not None
     wanted["capacity"] = {"mode": "discovered", **capacity} if is_discovered else None
     return wanted
