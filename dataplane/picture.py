@@ -219,7 +219,8 @@ def _groups(tenants: Iterable[Tenant]) -> tuple[GroupView, ...]:
     views = []
     for name, each in sorted(members.items()):
         counts = each[0].group.id == name
-        weight = each[0].policy.group.weight
+        # Where it counts, the weight is the one it counts with, whichever tenant brought it.
+        weight = (each[0].group.policy if counts else each[0].policy.group).weight
         served = (
             each[0].group.served_tokens if counts else sum(tenant.served_tokens for tenant in each)
         )

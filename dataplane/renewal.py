@@ -1,4 +1,8 @@
-"""Policy changes for requests that wait: new weights apply to them, revoked keys end them."""
+"""Policy changes for requests that wait: new weights apply to them, revoked keys end them.
+
+A tenant or a group that changes is followed for what runs, too: its slots count under it, and would
+count under a group's old name beside the new one.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,9 @@ class Waiters(Protocol):
     @property
     def waiting_keys(self) -> list[KeyPolicy]: ...
 
+    @property
+    def running_keys(self) -> list[KeyPolicy]: ...
+
     def key_changed(self, key: KeyPolicy) -> None: ...
 
     def key_gone(self, key: KeyPolicy, because: Callable[[], Refusal]) -> None: ...
@@ -56,8 +63,10 @@ class Renewal:
             self._waiters.models_changed(self._policies.models())
         if change.kind is Kind.MODEL:
             return
-        waiting = (key for key in self._waiters.waiting_keys if _concerns(change, key))
-        self._due.update(((key.id, key.digest), key) for key in waiting)
+        keys = self._waiters.waiting_keys
+        if change.kind in (Kind.TENANT, Kind.GROUP):
+            keys += self._waiters.running_keys
+        self._due.update(((key.id, key.digest), key) for key in keys if _concerns(change, key))
         if self._due and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._renew_due())
 

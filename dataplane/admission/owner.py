@@ -162,6 +162,15 @@ class Admission:
         keys = [*self._core.session_keys, *(each.ask.key for each in self._undecided.values())]
         return list({(key.id, key.digest): key for key in keys}.values())
 
+    @property
+    def running_keys(self) -> list[KeyPolicy]:
+        """The keys of whose requests any run, as they were when they were last heard of."""
+        found = {}
+        for pool in self._core.pools:
+            for tenant in pool.tenants.values():
+                found |= {key.id: key.policy for key in tenant.keys.nodes.values() if key.running}
+        return list(found.values())
+
     def key_changed(self, key: KeyPolicy) -> None:
         """A key, its tenant or its group has a new policy."""
         self._post(KeyChanged(key))

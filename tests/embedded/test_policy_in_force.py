@@ -110,3 +110,26 @@ async def test_who_waits_with_a_secret_that_is_replaced_gets_401_and_whoever_has
     await product.queued(1)
     await let_go(held)
     assert (await next_one).status_code == 200
+
+
+async def test_a_group_that_is_renamed_is_one_group_for_what_runs_and_what_waits(
+    product: Product,
+) -> None:
+    await product.model("m", max_in_flight=1)
+    await product.make("/groups", name="old", weight=100)
+    _, runs = await product.tenant("runs", group="old")
+    _, waits = await product.tenant("waits", group="old")
+    held = await holding(product, runs, "m")
+    waiting = asyncio.create_task(product.ask(waits, "m"))
+    await product.queued(1)
+    await product.api.patch("/groups/old", json={"name": "new", "weight": 300})
+    async with asyncio.timeout(10):
+        while True:
+            (pool,) = (await product.api.get("/fairshare/live")).json()["pools"]
+            groups = [(group["name"], group["weight"]) for group in pool["groups"]]
+            if ("old", 100) not in groups:
+                break
+    assert groups == [("new", 300)]
+    assert [(g["in_flight"], g["queued"]) for g in pool["groups"]] == [(1, 1)]
+    await let_go(held)
+    assert (await waiting).status_code == 200

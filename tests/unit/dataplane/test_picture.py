@@ -14,6 +14,7 @@ from dataplane.scheduler.events import (
     Finished,
     HoldAnswered,
     HoldEnded,
+    KeyChanged,
     PoolGone,
     PoolPolicy,
 )
@@ -86,6 +87,16 @@ def test_groups_are_counted_where_the_algorithm_has_none() -> None:
     assert [(g.name, g.weight, g.in_flight, g.served_tokens) for g in pool.groups] == [
         ("both", 7, 2, 200)
     ]
+
+
+def test_a_groups_weight_is_the_one_it_counts_with() -> None:
+    world = World()
+    pool = PoolPolicy("m", "m", 1)
+    world.send(a_key("runs", group="g", group_weight=100), pool=pool)
+    world.send(a_key("waits", group="g", group_weight=100), pool=pool)
+    world.post(KeyChanged(a_key("waits", group="g", group_weight=900)))
+    (view,) = pools(world).values()
+    assert [(group.name, group.weight) for group in view.groups] == [("g", 900)]
 
 
 def test_pools_without_work_are_left_out_and_the_fullest_comes_first() -> None:

@@ -25,6 +25,7 @@ class World:
     def __init__(self, *waiting: KeyPolicy) -> None:
         self.stored: dict[str, KeyPolicy | Exception] = {key.id: key for key in waiting}
         self.waiting_keys = list(waiting)
+        self.running_keys: list[KeyPolicy] = []
         self.heard: list[object] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -73,6 +74,29 @@ async def test_a_change_renews_the_waiting_keys_it_concerns(
     renewal.changed(Invalidation(kind, id, 1))
     await settled(renewal)
     assert [key.id for key in world.heard if isinstance(key, KeyPolicy)] == concerned
+
+
+@pytest.mark.parametrize(
+    ("kind", "id", "renewed"),
+    [
+        (Kind.TENANT, "t1", ["k1"]),
+        (Kind.GROUP, "g1", ["k1"]),
+        (Kind.KEY, "k1", []),
+        (Kind.ALL, "", []),
+    ],
+)
+async def test_keys_that_only_run_are_renewed_when_their_tenant_or_group_changes(
+    kind: Kind, id: str, renewed: list[str]
+) -> None:
+    world = World()
+    world.running_keys = [a_key("k1"), a_key("k2", tenant="t2", group="g2")]
+    world.stored = {key.id: key for key in world.running_keys}
+    renewal = Renewal(world, world)
+    renewal.changed(Invalidation(kind, id, 1))
+    if renewed:
+        await settled(renewal)
+    await asyncio.sleep(0)
+    assert [key.id for key in world.heard if isinstance(key, KeyPolicy)] == renewed
 
 
 async def test_a_change_that_concerns_nobody_who_waits_reloads_nothing() -> None:
