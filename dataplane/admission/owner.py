@@ -165,7 +165,7 @@ class Admission:
     @property
     def running_keys(self) -> list[KeyPolicy]:
         """The keys of whose requests any run, as they were when they were last heard of."""
-        found = {}
+        found: dict[str, KeyPolicy] = {}
         for pool in self._core.pools:
             for tenant in pool.tenants.values():
                 found |= {key.id: key.policy for key in tenant.keys.nodes.values() if key.running}
