@@ -147,6 +147,8 @@ class ReplicaView(Counts, frozen=True, kw_only=True):
     configured_global_max_in_flight: int
     interval_ms: int = 500
     """How often it is published."""
+    replica_ttl_secs: float | None = None
+    """How long the others count it after its last heartbeat; None: it is in no fleet."""
     pools: tuple[PoolView, ...]
 
 

@@ -260,7 +260,7 @@ class DataPlane:
             who=self._who,
             fleet_order=settings.fairshare_fleet_order,
             answer_secs=settings.redis_response_timeout_ms / 1000,
-            ttl_secs=settings.effective_replica_ttl_secs,
+            ttl_secs=settings.replica_lease_secs,
             settings=ReplicaSettings(
                 heartbeat=settings.fairshare_replica_heartbeat_secs,
                 shared_slots=settings.fairshare_shared_slots,
@@ -293,6 +293,7 @@ def _identity(settings: DataPlaneSettings) -> Identity:
         version=version("obleth"),
         algorithm=settings.fairshare_algorithm,
         started_at=time.time(),
+        ttl_secs=None if settings.redis_url is None else settings.effective_replica_ttl_secs,
     )
 
 

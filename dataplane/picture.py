@@ -49,6 +49,8 @@ class Identity:
     algorithm: str
     started_at: float
     """Unix seconds."""
+    ttl_secs: float | None = None
+    """How long the others count it after its last heartbeat; None: it is in no fleet."""
 
 
 def replica(
@@ -68,6 +70,7 @@ def replica(
         global_max_in_flight=core.ceiling,
         configured_global_max_in_flight=core.configured_ceiling,
         interval_ms=round(interval * 1000),
+        replica_ttl_secs=who.ttl_secs,
         in_flight=sum(view.in_flight for view in views),
         queued=sum(view.queued for view in views),
         held=sum(view.held for view in views),

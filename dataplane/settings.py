@@ -209,6 +209,15 @@ class DataPlaneSettings(
             }
         )
 
+    @property
+    def replica_lease_secs(self) -> float:
+        """How long a replica's slots stay its own after a heartbeat: the time to live, and never so
+        short that the next one loses them if it is a whole interval late and answered at the last
+        moment.
+        """
+        late = 2 * self.fairshare_replica_heartbeat_secs + self.redis_response_timeout_ms / 1000
+        return max(self.effective_replica_ttl_secs, late)
+
 
 class TraceSettings(BaseSettings):
     """Where traces go. The variable is OpenTelemetry's own; its libraries read all the others."""

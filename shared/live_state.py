@@ -167,6 +167,8 @@ class LiveState(Counts):
     source_reason: str | None = None
     replicas: int
     replicas_reporting: int
+    replica_ttl_secs: float | None = None
+    """How long a replica counts after its last heartbeat; null where there is no fleet."""
     state_age_ms: int
     """Of the oldest view in it."""
     global_max_in_flight: int

@@ -66,6 +66,7 @@ def assemble(
         source_reason=source_reason,
         replicas=own.replicas,
         replicas_reporting=len(views),
+        replica_ttl_secs=own.replica_ttl_secs,
         state_age_ms=state_age_ms,
         global_max_in_flight=own.global_max_in_flight,
         configured_global_max_in_flight=own.configured_global_max_in_flight,

@@ -151,6 +151,7 @@ async def test_the_clusters_picture_is_every_replicas_together(fleet: Fleet) -> 
     assert (tenants["a"]["below_share"], tenants["b"]["below_share"]) == (False, True)
     assert (tenants["a"]["cause"], tenants["b"]["cause"]) == ("idle", "below_share")
     assert tenants["b"]["name"] == f"b {NAME}"
+    assert told["replica_ttl_secs"] == 5
     # Views go out as often as heartbeats do, where that is oftener than usual.
     async with shared_redis.client(fleet.redis.url) as redis, asyncio.timeout(20):
         while True:

@@ -170,3 +170,13 @@ def test_worker_ports_follow_one_another_but_a_free_port_stays_free() -> None:
 def test_the_replica_ttl_is_at_least_twice_the_heartbeat() -> None:
     loaded = DataPlaneSettings(fairshare_replica_heartbeat_secs=10, fairshare_replica_ttl_secs=15)
     assert loaded.effective_replica_ttl_secs == 20
+
+
+def test_one_heartbeat_that_comes_a_whole_interval_late_loses_nothing() -> None:
+    for given, lease in ((1, 10.25), (10, 10.25), (15, 15)):
+        loaded = DataPlaneSettings(
+            fairshare_replica_heartbeat_secs=5,
+            fairshare_replica_ttl_secs=given,
+            redis_response_timeout_ms=250,
+        )
+        assert loaded.replica_lease_secs == lease
