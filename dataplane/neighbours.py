@@ -25,6 +25,8 @@ from dataplane.scheduler.scheduler import Scheduler
 from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Served, Sibling
 from dataplane.scheduler.state import Pool
 
+BEYOND_ALL: Final = 1e100
+"""No score comes anywhere near."""
 NODES_A_POOL: Final = 1024
 """Waiting tenants and keys of a pool whose scores are read at most, each kind."""
 
@@ -53,8 +55,17 @@ def served(fields: Sequence[str], values: Sequence[str | None]) -> Served:
     kinds: dict[str, dict[str, float]] = {"g": {}, "t": {}, "k": {}}
     for field, value in zip(fields, values, strict=True):
         kind, _, id = field.partition(":")
-        kinds[kind][id] = 0.0 if value is None else float(value.partition(" ")[0])
+        kinds[kind][id] = 0.0 if value is None else _score(value)
     return Served(kinds["g"], kinds["t"], kinds["k"])
+
+
+def _score(text: str) -> float:
+    """A score as the books write it; what is none counts for nothing, as for the scripts."""
+    try:
+        score = float(text.partition(" ")[0])
+    except ValueError:
+        return 0.0
+    return score if score < BEYOND_ALL else 0.0
 
 
 def _waiting(pool: Pool) -> list[str]:
