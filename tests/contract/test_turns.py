@@ -56,3 +56,21 @@ async def test_shares_are_of_what_the_ceiling_leaves_at_the_moment_a_slot_is_fre
     await world.announced()
     await answers(one, [freed], [])
     assert [each["tenant"] for each in await world.announced()] == [called]
+
+
+async def test_a_replica_that_comes_too_late_is_called_again_soon(
+    world: World, pair: tuple[Slots, Slots]
+) -> None:
+    one, two = pair
+    running = [claim(f"m{n}", "y") for n in range(4)]
+    assert await answers(one, [], running) == [Answer.GRANTED] * 4
+    assert await answers(one, [], [claim("m4", "y", others="y")]) == [Answer.POOL]
+    assert await answers(two, [], [claim("m5", "x", others="x")]) == [Answer.POOL]
+    for number, wait in enumerate((0.0, 0.26)):
+        await world.passes(wait)
+        await world.announced()
+        await answers(one, [Holding(f"m{number}", "m", "y", "y", "y")], [])
+        assert [each["turn"] for each in await world.announced()] == ["two"]
+        await world.passes(0.113)
+        late = claim(f"m{6 + number}", "x", others="x")
+        assert await answers(two, [], [late]) == [Answer.GRANTED]

@@ -166,7 +166,7 @@ class Lines:
                 self._hashes.remove(line, name)
                 continue
             if place.called > 0 and now - place.called >= CALLED:
-                place = replace(place, called=0, passed=now)
+                place = replace(place, called=0, passed=place.called + CALLED)
                 self._write(line, place)
             if place.text == "":
                 is_unordered = True
@@ -228,7 +228,7 @@ class Lines:
 
     def _is_passed(self, place: Place) -> bool:
         return place.passed > 0 and (
-            self._hashes.now - place.passed < PASSED or place.at <= place.passed
+            self._hashes.now - place.passed < PASSED or place.at < place.passed
         )
 
     def _place_of(self, line: str, replica: str) -> Place | None:

@@ -50,7 +50,7 @@ local function place_of(line, replica)
 end
 
 local function is_passed(place)
-  return place.passed > 0 and (now - place.passed < PASSED or place.at <= place.passed)
+  return place.passed > 0 and (now - place.passed < PASSED or place.at < place.passed)
 end
 
 -- A replica takes a place, or has a new best waiter there.
@@ -155,7 +155,8 @@ local function waiting(pool, line)
     local name = string.match(records[at], '^r:(.*)$')
     local place = name and decoded(name, records[at + 1])
     if place and place.called > 0 and now - place.called >= CALLED then
-      place.called, place.passed = 0, now
+      -- Since when it is; it may be that replica itself which finds out, as it comes.
+      place.called, place.passed = 0, place.called + CALLED
       write(line, place)
     end
     if name and not place then
