@@ -90,13 +90,14 @@ class CommandList:
         if choose.random() < 0.2:
             return None
         charges = Charges(*(choose.choice((0.25, 1.0, 7.5)) for _ in range(3)))
+        cuts = choose.choice((None, None, Cuts(1, 4, 5, (0, 1, 2, 3), (1, 1, 1, 2))))
         others = tuple(
-            self._standing(choose.choice("gh"), choose.choice("tu"), key)
+            self._standing(choose.choice("gh"), choose.choice("tu"), key, cuts)
             for _ in range(choose.choice((0, 0, 1, 3)))
         )
-        return Turn(self._standing(group, tenant, key), charges, others)
+        return Turn(self._standing(group, tenant, key, cuts), charges, others)
 
-    def _standing(self, group: str, tenant: str, key: str) -> Standing:
+    def _standing(self, group: str, tenant: str, key: str, cuts: Cuts | None) -> Standing:
         choose = self._random
         shares = choose.choice(((None, None), (1, 1), (2, 1), (5, 3)))
         floor = choose.choice((0.0, 0.0, 3.5))
@@ -105,7 +106,7 @@ class CommandList:
             Rank(tenant, floor, shares[1], choose.choice((None, None, 1, 4))),
             Rank(key, 0.0, None, choose.choice((None, None, 1, 4))),
             choose.choice((0.0, 0.047, 2.017)),
-            choose.choice((None, None, Cuts(1, 4, 5, (0, 1, 2, 3), (1, 1, 1, 2)))),
+            cuts,
         )
 
     def releases(self, replica: str) -> list[Holding]:

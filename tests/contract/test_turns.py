@@ -58,6 +58,58 @@ async def test_shares_are_of_what_the_ceiling_leaves_at_the_moment_a_slot_is_fre
     assert [each["tenant"] for each in await world.announced()] == [called]
 
 
+async def called(world: World) -> list[object]:
+    """The pools whose waiters were called since the last look."""
+    return [each["pool"] for each in await world.announced() if "turn" in each]
+
+
+async def test_a_pool_that_nobody_waited_for_takes_its_turn_after_those_that_wait(
+    world: World, pair: tuple[Slots, Slots]
+) -> None:
+    one, two = pair
+    running = [claim(f"{pool}{n}", "x", pool=pool) for n, pool in enumerate("nmmmo")]
+    assert await answers(one, [], running) == [Answer.GRANTED] * 5
+    assert await answers(two, [], [claim("m4", "x")]) == [Answer.CEILING]
+    assert await answers(one, [], [claim("n2", "x", pool="n")]) == [Answer.CEILING]
+    await world.announced()
+    await answers(one, [Holding("n0", "n", "x", "x", "x")], [])
+    assert await called(world) == ["m"]
+    assert await answers(two, [], [claim("m4", "x")]) == [Answer.GRANTED]
+
+
+async def test_a_pool_that_was_full_takes_its_turn_after_those_that_waited_meanwhile(
+    world: World, pair: tuple[Slots, Slots]
+) -> None:
+    one, two = pair
+    running = [claim(id, "x") for id in ("m1", "m2", "m3", "m4")]
+    assert await answers(one, [], [*running, claim("n1", "x", pool="n")]) == [Answer.GRANTED] * 5
+    assert await answers(two, [], [claim("n2", "x", pool="n")]) == [Answer.CEILING]
+    assert await answers(two, [], [claim("m5", "x")]) == [Answer.POOL]
+    await world.announced()
+    await answers(one, [Holding("m1", "m", "x", "x", "x")], [])
+    assert await called(world) == ["n"]
+    assert await answers(two, [], [claim("n3", "x", pool="n")]) == [Answer.GRANTED]
+    await world.announced()
+    await answers(one, [Holding("n1", "n", "x", "x", "x")], [])
+    assert await called(world) == ["m"]
+
+
+async def test_a_pool_told_that_it_is_anothers_turn_is_called_when_its_own_has_come(
+    world: World, pair: tuple[Slots, Slots]
+) -> None:
+    one, two = pair
+    running = [claim(f"m{n}", "x", pool=pool) for n, pool in enumerate("mmnno")]
+    assert await answers(one, [], running) == [Answer.GRANTED] * 5
+    assert await answers(two, [], [claim("m5", "x")]) == [Answer.CEILING]
+    await answers(one, [Holding("m4", "o", "x", "x", "x")], [])
+    late = claim("n5", "x", pool="n")
+    assert await answers(one, [], [late]) == [Answer.NOT_YOUR_TURN]
+    assert await answers(two, [], [claim("m5", "x")]) == [Answer.GRANTED]
+    await world.announced()
+    await answers(two, [Holding("m0", "m", "x", "x", "x")], [])
+    assert await called(world) == ["n"]
+
+
 async def test_a_replica_that_comes_too_late_is_called_again_soon(
     world: World, pair: tuple[Slots, Slots]
 ) -> None:

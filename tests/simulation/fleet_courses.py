@@ -105,6 +105,23 @@ def with_newcomer(course: Course, *, at: float) -> Course:
     return replace(course, comes=[*course.comes, *comes])
 
 
+def uneven_pools(requests: int = 1600) -> Course:
+    """Two pools of one slot beside one of sixteen, under a ceiling of eight."""
+    choose = random.Random(1)
+    models = {"m": 1, "n": 1, "o": 16}
+    comes = []
+    for number, weight in enumerate((200, 50, 200, 200)):
+        group, group_weight = (("g", 300), ("h", 100))[number % 2]
+        key = key_of(f"t{number}", group, weight, group_weight=group_weight)
+        for model in models:
+            comes += [
+                Come(n * 0.002, key, choose.randrange(3), choose.uniform(0.5, 1.5), model=model)
+                for n in range(requests // 12)
+            ]
+    comes.sort(key=lambda come: come.at)
+    return Course("uneven pools", 3, 1, comes, ceiling=8, pools={"n": 1, "o": 16})
+
+
 def loops(replicas: int, size: int) -> Course:
     """Sixteen clients of four tenants, each of which asks again as soon as it has its answer."""
     keys = [key_of(name, "g", 100) for name in "abcd"]

@@ -49,6 +49,7 @@ class Holds:
     def is_free(self, keys: list[str], names: list[str], refund: str, know: set[str]) -> None:
         self._settle(keys, names, refund)
         own = Queue(names[0], 0, keys[0], keys[5], keys[4], self.all)
+        self._model.lines.wants_again(self._line_all, own)
         for each in (self._line_all, *keys[6:8]):
             self._announce(own, each)
         own.places = places = self._announce(own, own.line)
@@ -81,7 +82,7 @@ class Holds:
         pools = lines.in_turn(self._line_all, own)
         for passed in (False, True):
             for pool in pools:
-                best = lines.first_in(pool, passed=passed)
+                best = lines.first_in(self._line_all, pool, passed=passed)
                 is_before = best is None or (known and not best.rank.comes_before(known.rank, SAME))
                 if pool is own and known is not None and is_before:
                     return

@@ -177,14 +177,32 @@ class Lines:
                     found.append(Waiting(place, rank, self._is_passed(place)))
         return found, is_unordered
 
-    def take_turns(self, line_all: str, pool: str, note: Sequence[object], by: str) -> None:
-        field = f"p:{pool}"
-        if by == "ceiling" or field in self._hashes.hash_of(line_all):
+    def wait_in(
+        self,
+        line_all: str,
+        pool: Queue,
+        note: Sequence[object],
+        by: str,
+        replica: str,
+        text: str,
+    ) -> None:
+        field = f"p:{pool.name}"
+        known = self._hashes.hash_of(line_all)
+        is_known = field in known
+        if by == "ceiling" or known:
             self._hashes.write(line_all, field, json.dumps(note))
+            if not is_known or not self.is_waited_for(pool.line):
+                self.goes_last(line_all, pool.name)
         if by == "ceiling":
             self._hashes.live(line_all, LIFE)
+        self.stand(pool.line, replica, text)
 
-    def had_turn(self, line_all: str, pool: str) -> None:
+    def wants_again(self, line_all: str, pool: Queue) -> None:
+        note = self._hashes.hash_of(line_all).get(f"p:{pool.name}")
+        if note and len(self._hashes.leases(pool.set)) == json.loads(note)[0] - 1:
+            self.goes_last(line_all, pool.name)
+
+    def goes_last(self, line_all: str, pool: str) -> None:
         known = self._hashes.hash_of(line_all)
         if known:
             turn = str(int(known.get("n", "0")) + 1)
@@ -199,13 +217,18 @@ class Lines:
             if name.startswith("p:") and name[2:] != own.name
         ]
         turns = {name[2:]: int(turn) for name, turn in known.items() if name.startswith("t:")}
+        if others and not self.is_waited_for(own.line):
+            turns[own.name] = max(turns.values(), default=0) + 1
         key = lambda each: (turns.get(each.name, 0), each is not own, each.name)  # noqa: E731
         return sorted([own, *others], key=key)
 
-    def first_in(self, pool: Queue, *, passed: bool = False) -> Waiting | None:
+    def first_in(self, line_all: str, pool: Queue, *, passed: bool = False) -> Waiting | None:
         if pool.places is None:
             is_full = len(self._hashes.leases(pool.set)) >= pool.size
             pool.places = [] if is_full else self.waiting(pool)[0]
+            if not is_full and not self._hashes.hash_of(pool.line):
+                self._hashes.remove(line_all, f"p:{pool.name}")
+                self._hashes.remove(line_all, f"t:{pool.name}")
         return first(pool.places, passed=passed)
 
     def is_waited_for(self, line: str) -> bool:

@@ -134,13 +134,15 @@ class RedisModel(RedisStore):
         ]
         order = self.lines
         rank = order.ranked(own, json.loads(standing)[0], self.now) if standing else None
+        text = _both(standing, others)
         if rank is not None and order.is_called(pool_line, replica):
             self.publish({"came": replica, "at": name})
         for by, set, most, line in limits:
             if self._is_full(set, most):
-                order.stand(line if rank is None else pool_line, replica, _both(standing, others))
-                if rank is not None:
-                    order.take_turns(shared[3], name, note, by)
+                if rank is None:
+                    order.stand(line, replica, text)
+                else:
+                    order.wait_in(shared[3], own, note, by, replica, text)
                 if rank is not None and by in ("tenant", "key"):
                     self._count(served, f"t:{rank.of[5]}", rank.order[2], tenant)
                     self._count(served, f"k:{rank.of[9]}", rank.order[3], key)
@@ -159,16 +161,16 @@ class RedisModel(RedisStore):
                 by == "ceiling" or mine is None or best.rank.comes_before(mine, SAME)
             ):
                 order.call(line, best)
-                order.stand(pool_line, replica, _both(standing, others))
+                order.wait_in(shared[3], own, note, by, replica, text)
                 return ["not_your_turn", "0", by, "", "", *_told(rank)]
         if mine is not None and rank is not None and mine.comes_before(rank, SAME):
-            order.stand(pool_line, replica, _both(standing, others))
+            order.stand(pool_line, replica, text)
             return ["not_your_turn", "0", "pool", *mine.who, *_told(rank)]
         self._take(id, args[1], shared, keys, lease)
         if rank is None:
             return ["granted", "1", "", "", ""]
         self._charge(rank, json.loads(charges), keys, lease)
-        order.had_turn(shared[3], name)
+        order.goes_last(shared[3], name)
         order.step_out(pool_line, replica)
         by = self._no_more_by(limits, own, replica, others)
         return ["granted", "0" if by else "1", by, "", "", *_told(rank)]
@@ -203,10 +205,9 @@ class RedisModel(RedisStore):
         line_all = limits[1][3]
         for by, set, most, _ in limits[:2]:
             if self._is_full(set, most):
-                self._stand_for(own.line, replica, others)
                 if others:
                     note = (own.size, own.set, own.line, own.served)
-                    self.lines.take_turns(line_all, own.name, note, by)
+                    self.lines.wait_in(line_all, own, note, by, replica, others)
                 return by
         mine = self._best_of_others(own, others)
         best, line, by = self._next_one(own, line_all, mine, replica)
@@ -235,7 +236,7 @@ class RedisModel(RedisStore):
         for pool in self.lines.in_turn(line_all, own):
             if pool is own:
                 break
-            best = self.lines.first_in(pool)
+            best = self.lines.first_in(line_all, pool)
             if best is not None:
                 return best, pool.line
         return None, ""

@@ -7,7 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from tests.simulation.fleet_courses import any_course, loops, skewed, wide_course, with_newcomer
+from tests.simulation.fleet_courses import (
+    any_course,
+    loops,
+    skewed,
+    uneven_pools,
+    wide_course,
+    with_newcomer,
+)
 from tests.simulation.fleet_order import judge, live, worst_share
 
 MOST_CALLS = 2.0
@@ -56,6 +63,12 @@ def test_a_fleet_with_many_groups_or_pools_serves_as_one_replica_would(seed: int
 
 def test_shares_of_pools_that_take_turns_at_the_ceiling_are_those_of_one_replica() -> None:
     verdict = judge(wide_course(10, 1300))
+    assert verdict.worst_share <= 0.03, verdict
+    assert verdict.calls <= 1.25, verdict
+
+
+def test_small_pools_take_no_turns_of_a_large_one_at_the_ceiling() -> None:
+    verdict = judge(uneven_pools())
     assert verdict.worst_share <= 0.03, verdict
     assert verdict.calls <= 1.25, verdict
 

@@ -78,7 +78,7 @@ end
 -- Who is to go before anybody of a pool since it is another pool's turn at the ceiling, and in which
 -- line.
 local function ahead_in_turn(own)
-  for _, pool in ipairs(in_turn(line_all, own)) do
+  for _, pool in ipairs(in_turn(own)) do
     if pool == own then
       return nil
     end
@@ -217,7 +217,8 @@ local function claim(keys_at, args_at)
     free_beyond(pool_holds, math.min(tonumber(most), room), 'freed')
   end
   local function rank_now()
-    return standing ~= '' and ranked(own, cjson.decode(standing)[1], now)
+    local of = standing ~= '' and cjson.decode(standing)[1]
+    return of and ranked(own, of, now, cut_for(own, of))
   end
   if hold ~= '' then
     redis.call('PEXPIRE', KEYS[keys_at + KEYS_EACH], RUNNING)
@@ -250,9 +251,10 @@ local function claim(keys_at, args_at)
   for _, limit in ipairs(limits) do
     local by, set, most, line = unpack(limit)
     if most ~= '' and is_full(set, tonumber(most)) then
-      stand(rank and pool_line or line, replica, both(standing, others))
       if rank then
-        take_turns(line_all, name, turns_note, by)
+        wait_in(own, turns_note, by, replica, both(standing, others))
+      else
+        stand(line, replica, both(standing, others))
       end
       if rank and (by == 'tenant' or by == 'key') then
         -- Slots that were asserted are not counted in what is served until now.
@@ -272,7 +274,7 @@ local function claim(keys_at, args_at)
     local best, its_line, by = next_one(own, rank)
     if best and (by == 'ceiling' or not mine or comes_before(best.rank, mine, SAME)) then
       call(its_line, channel, best)
-      stand(pool_line, replica, both(standing, others))
+      wait_in(own, turns_note, by, replica, both(standing, others))
       return answered('not_your_turn', '0', by, rank)
     end
   end
@@ -286,14 +288,13 @@ local function claim(keys_at, args_at)
   end
 
   charge(rank, charges, served, group, tenant, key)
-  had_turn(line_all, name)
+  goes_last(name)
   step_out(pool_line, replica)
   for at = 1, 2 do
     local by, set, most = unpack(limits[at])
     if is_full(set, tonumber(most)) then
-      stand_for(pool_line, others)
       if others ~= '' then
-        take_turns(line_all, name, turns_note, by)
+        wait_in(own, turns_note, by, replica, others)
       end
       return answered('granted', '0', by, rank)
     end

@@ -27,19 +27,6 @@ local function is_over(set, most)
   return most >= 0 and redis.call('ZCARD', set) > most
 end
 
--- Whether a replica waits at a limit.
-local function is_waited_for(line)
-  local records = sound('HGETALL', line)
-  for at = 1, #records, 2 do
-    local name = string.match(records[at], '^r:(.*)$')
-    local place = name and decoded(name, records[at + 1])
-    if place and place.text ~= '-' then
-      return true
-    end
-  end
-  return false
-end
-
 local function is_starving(mark)
   local at = redis.pcall('GET', mark)
   at = type(at) == 'string' and tonumber(at)
@@ -48,7 +35,7 @@ end
 
 -- Whether anybody waits for a slot of a pool, or under the ceiling.
 local function is_contended(line)
-  for _, pool in ipairs(in_turn(line_all, { line = line })) do
+  for _, pool in ipairs(in_turn({ name = '', line = line })) do
     if is_waited_for(pool.line) then
       return true
     end

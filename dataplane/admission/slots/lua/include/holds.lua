@@ -58,7 +58,7 @@ end
 -- Call whoever is to have a slot of a pool, or of another whose turn it is at the ceiling, unless
 -- one who knows already would go before it.
 local function call_next(own, know)
-  local pools = in_turn(line_all, own)
+  local pools = in_turn(own)
   local known = first_to_know(own.places, know)
   for _, passed in ipairs({ false, true }) do
     for _, pool in ipairs(pools) do
@@ -77,6 +77,7 @@ end
 local function is_free(keys, names, refund, know)
   local pool = { name = names[1], line = keys[6], served = keys[5], set = keys[1] }
   settle(pool.served, keys, names, refund)
+  wants_again(pool)
   for _, each in ipairs({ line_all, keys[7], keys[8] }) do
     announce(pool, each)
   end

@@ -6,8 +6,8 @@
 -- there follow a number of slots, the pool's size, the ceiling, and the group's and the tenant's shares
 -- of that number of slots, of one more, and so on. Nothing: it goes by no order, and is told of
 -- whatever is freed. Those that go by the order stand at their pool alone, whatever refused them: one
--- whose tenant or key is at its cap is left out until it is not, and a pool whose waiters the ceiling
--- keeps takes turns with the others there. Needs `clock`, and of the script: all.
+-- whose tenant or key is at its cap is left out until it is not, and pools take turns while the ceiling
+-- keeps anybody waiting. Needs `clock`, and of the script: all, line_all.
 -- A pool is a table here: its name, the line at it, what is served in it, and the set of its slots.
 
 -- A place is good for this long; whoever stands in line claims again before it is over.
@@ -18,6 +18,7 @@ local CALLED, PASSED = 100, 250
 -- Of requests that stand alike in all else one must have waited this much longer to go before
 -- another that could take the slot at once.
 local SAME = 100
+local BEYOND_ALL = 1e100
 
 -- Something else under one of our names can only be an accident; it is put right by starting anew.
 local function sound(command, key, ...)
@@ -71,34 +72,38 @@ local function step_out(line, replica)
 end
 
 -- Score and slots taken of a group or tenant as written in `served`; a score is never below the
--- level at which its node last came back.
+-- level at which its node last came back. None comes anywhere near BEYOND_ALL.
 local function served_of(value, floor)
-  local score, taken = string.match(value or '', '^(%S+) (%d+)$')
-  return math.max(tonumber(score) or 0, floor), tonumber(taken) or 0
+  local text, taken = string.match(value or '', '^(%S+) (%d+)$')
+  local score = tonumber(text)
+  return math.max(score and score < BEYOND_ALL and score or 0, floor), tonumber(taken) or 0
 end
 
--- The shares of a waiter's group and tenant, of as many slots as the ceiling leaves the pool now.
-local function shares_of(pool, of)
-  local first, size, ceiling, groups, tenants = unpack(of, 13, 17)
+-- Which of the shares that a waiter comes with are those of as many slots as the ceiling leaves its
+-- pool now; nil if it comes with one only. The same for all that a replica wrote at once.
+local function cut_for(pool, of)
+  local first, size, ceiling, groups = unpack(of, 13, 16)
   if not first then
-    return of[5], of[8]
+    return nil
   end
   local taken = redis.call('ZCARD', pool.set)
   local left = ceiling - (redis.call('ZCARD', all) - taken)
   local slots = math.min(size, math.max(taken, left))
-  local at = math.max(1, math.min(#groups, slots - first + 1))
-  return groups[at], tenants[at]
+  return math.max(1, math.min(#groups, slots - first + 1))
 end
 
 -- Where a waiter stands among all that want a slot of its pool: first whether it is under its share,
 -- then by scores, then by age. Worked out anew each time, so that only who waits may be out of date.
-local function ranked(pool, of, at)
+local function ranked(pool, of, at, cut)
   local group, tenant, key = of[3], of[6], of[10]
   local values = sound('HMGET', pool.served, 'g:' .. group, 't:' .. tenant, 'k:' .. key)
   local group_score, group_taken = served_of(values[1], of[4])
   local tenant_score, tenant_taken = served_of(values[2], of[7])
   local key_score, key_taken = served_of(values[3], of[11])
-  local group_share, tenant_share = shares_of(pool, of)
+  local group_share, tenant_share = of[5], of[8]
+  if cut and of[16] then
+    group_share, tenant_share = of[16][cut], of[17][cut]
+  end
   local over = 1
   if group_share < 0 then
     group_score = 0
@@ -136,8 +141,10 @@ end
 -- The one of a replica's waiters that comes first, if any of them could go.
 local function best_of(pool, text, at)
   local best
-  for _, of in ipairs(cjson.decode(text)) do
-    local rank = ranked(pool, of, at)
+  local waiters = cjson.decode(text)
+  local cut = cut_for(pool, waiters[1])
+  for _, of in ipairs(waiters) do
+    local rank = ranked(pool, of, at, cut)
     if not rank.is_capped and (not best or comes_before(rank, best, 0)) then
       best = rank
     end
@@ -146,7 +153,8 @@ local function best_of(pool, text, at)
 end
 
 -- Everyone in a line who goes by the order and could go, and whether somebody goes by none. The line
--- is the pool's if none is named. Whoever was called and has not come is passed over from here on.
+-- is the pool's if none is named. Whoever was called and has not come is passed over from here on. A
+-- place that says nothing sensible is no place.
 local function waiting(pool, line)
   line = line or pool.line
   local places, is_unordered = {}, false
@@ -166,8 +174,10 @@ local function waiting(pool, line)
         is_unordered = true
         redis.call('HDEL', line, records[at])
       elseif place.text ~= '-' then
-        local rank = best_of(pool, place.text, place.at)
-        if rank then
+        local is_sound, rank = pcall(best_of, pool, place.text, place.at)
+        if not is_sound then
+          redis.call('HDEL', line, records[at])
+        elseif rank then
           local passed = is_passed(place)
           table.insert(places, { place = place, rank = rank, is_passed = passed })
         end
@@ -204,38 +214,86 @@ local function call(line, channel, best)
   redis.call('PUBLISH', channel, cjson.encode(message))
 end
 
--- A limit keeps waiters of a pool, of which this is noted: its size, set, line, and what is served
--- there. Once that was the ceiling it takes turns with the others there.
-local function take_turns(line_all, pool, note, by)
-  local field = 'p:' .. pool
-  if by == 'ceiling' or redis.call('HEXISTS', line_all, field) == 1 then
+-- Whether a replica waits at a limit.
+local function is_waited_for(line)
+  local records = sound('HGETALL', line)
+  for at = 1, #records, 2 do
+    local name = string.match(records[at], '^r:(.*)$')
+    local place = name and decoded(name, records[at + 1])
+    if place and place.text ~= '-' then
+      return true
+    end
+  end
+  return false
+end
+
+-- The number of a turn; none is that large.
+local function turn_of(text)
+  local turn = tonumber(text)
+  return turn and turn >= 0 and turn < 2 ^ 53 and turn or 0
+end
+
+-- A pool has had a slot under the ceiling, or only now wants one: its turn comes after the others'.
+local function goes_last(pool)
+  if redis.call('EXISTS', line_all) == 1 then
+    local turn = whole(turn_of(redis.call('HGET', line_all, 'n')) + 1)
+    redis.call('HSET', line_all, 'n', turn, 't:' .. pool, turn)
+  end
+end
+
+-- A pool as it is noted; nil if that says nothing sensible.
+local function noted(name, text)
+  local is_sound, note = pcall(cjson.decode, text)
+  if is_sound and type(note) == 'table' and type(note[1]) == 'number' and #note == 4 then
+    return { name = name, size = note[1], set = note[2], line = note[3], served = note[4] }
+  end
+  return nil
+end
+
+-- A replica waits in the line of a pool for what a limit keeps. If that is the ceiling, or if it has
+-- kept anybody lately, the pool takes turns with the others, and of it is noted: its size, set, line,
+-- and what is served there.
+local function wait_in(pool, note, by, replica, text)
+  local field = 'p:' .. pool.name
+  local is_known = sound('HEXISTS', line_all, field) == 1
+  if by == 'ceiling' or redis.call('EXISTS', line_all) == 1 then
     redis.call('HSET', line_all, field, cjson.encode(note))
+    if not is_known or not is_waited_for(pool.line) then
+      goes_last(pool.name)
+    end
   end
   if by == 'ceiling' then
     redis.call('PEXPIRE', line_all, whole(FRESH))
   end
+  stand(pool.line, replica, text)
 end
 
--- A pool has had a slot under the ceiling.
-local function had_turn(line_all, pool)
-  if redis.call('EXISTS', line_all) == 1 then
-    redis.call('HSET', line_all, 't:' .. pool, redis.call('HINCRBY', line_all, 'n', 1))
+-- A slot of a pool is free. If it was full, and takes turns, it only now wants one again.
+local function wants_again(pool)
+  local text = sound('HGET', line_all, 'p:' .. pool.name)
+  local known = text and noted(pool.name, text)
+  if known and redis.call('ZCARD', pool.set) == known.size - 1 then
+    goes_last(pool.name)
   end
 end
 
--- The pools that take turns, and one more: that which had a slot longest ago comes first, and that
--- one before those with which it is even.
-local function in_turn(line_all, own)
-  local pools, turns = { own }, {}
+-- The pools that take turns, and one more: that which had a slot, or began to want one, longest ago
+-- comes first, and that one before those with which it is even. Where nobody waits for it it has only
+-- begun now.
+local function in_turn(own)
+  local pools, turns, last = { own }, {}, 0
   local fields = sound('HGETALL', line_all)
   for at = 1, #fields, 2 do
     local kind, name = string.match(fields[at], '^(%l):(.*)$')
     if kind == 't' then
-      turns[name] = tonumber(fields[at + 1])
+      turns[name] = turn_of(fields[at + 1])
+      last = math.max(last, turns[name])
     elseif kind == 'p' and name ~= own.name then
-      local size, set, line, served = unpack(cjson.decode(fields[at + 1]))
-      table.insert(pools, { name = name, size = size, set = set, line = line, served = served })
+      table.insert(pools, noted(name, fields[at + 1]))
     end
+  end
+  if #pools > 1 and not is_waited_for(own.line) then
+    turns[own.name] = last + 1
   end
   for _, each in ipairs(pools) do
     each.turn = (turns[each.name] or 0) - (each == own and 0.5 or 0)
@@ -246,11 +304,15 @@ local function in_turn(line_all, own)
   return pools
 end
 
--- Whoever comes first in a pool that has room.
+-- Whoever comes first in a pool that has room. One in which nobody stands takes no turns.
 local function first_in(pool, but, passed)
   if not pool.places then
-    local is_full = redis.call('ZCARD', pool.set) >= pool.size
+    local taken = redis.pcall('ZCARD', pool.set)
+    local is_full = type(taken) ~= 'number' or taken >= pool.size
     pool.places = is_full and {} or waiting(pool)
+    if not is_full and redis.call('EXISTS', pool.line) == 0 then
+      redis.call('HDEL', line_all, 'p:' .. pool.name, 't:' .. pool.name)
+    end
   end
   return first(pool.places, but, passed)
 end
