@@ -19,8 +19,9 @@
 --          reached; if granted whether there is a slot for the replica's next (1 or 0), if a limit
 --          is reached in how many ms a slot is not held any more (0: none is); the limit at which
 --          it was not its turn or at which there is none for the next, or held if it took such a
---          slot, and the tenant and key whose turn it is if they are the replica's own. Then, for one that goes by the order, the scores of
---          group, tenant and key, and the slots that group and tenant have taken.
+--          slot, and the tenant and key whose turn it is if they are the replica's own. Then, for one
+--          that goes by the order, the scores of group, tenant and key, and the slots that group and
+--          tenant have taken.
 -- Safe to repeat? Yes. An id that is on the books is granted and nothing changes.
 
 -- #include clock

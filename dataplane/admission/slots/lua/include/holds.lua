@@ -62,7 +62,7 @@ local function call_next(own, know)
   local known = first_to_know(own.places, know)
   for _, passed in ipairs({ false, true }) do
     for _, pool in ipairs(pools) do
-      local best = first_in(pool, nil, passed)
+      local best = first_in(pool, passed)
       if pool == own and known and not (best and comes_before(best.rank, known.rank, SAME)) then
         return
       elseif best then

@@ -304,8 +304,9 @@ local function in_turn(own)
   return pools
 end
 
--- Whoever comes first in a pool that has room. One in which nobody stands takes no turns.
-local function first_in(pool, but, passed)
+-- Whoever comes first in a pool that has room: of those that may be waited for, or of the others. A
+-- pool in which nobody stands takes no turns.
+local function first_in(pool, passed)
   if not pool.places then
     local taken = redis.pcall('ZCARD', pool.set)
     local is_full = type(taken) ~= 'number' or taken >= pool.size
@@ -314,5 +315,5 @@ local function first_in(pool, but, passed)
       redis.call('HDEL', line_all, 'p:' .. pool.name, 't:' .. pool.name)
     end
   end
-  return first(pool.places, but, passed)
+  return first(pool.places, nil, passed)
 end
