@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
 from dataplane.openai_api.head_limits import LimitedHttpTools
+from obleth.accepting import stop_accepting
 from obleth.failures import Failed
 from shared.settings import ListenAddress
 
@@ -87,9 +88,9 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take in what has arrived, then stop: a connection that is closed before it was accepted,
         or before its request was read, would be reset."""
-        await asyncio.sleep(0.001)  # the loop accepts who waits,
-        await asyncio.sleep(0)  # and gives them to the server
+        await asyncio.sleep(0.001)  # the loop accepts who waits
         for server in self.servers:
+            await stop_accepting(server.sockets)
             server.close()
         await asyncio.sleep(_LAST_CALL_SECS)
         await super().shutdown(sockets)

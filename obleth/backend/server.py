@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 import msgspec
 from aiohttp import BodyPartReader, web
 
+from obleth.accepting import stop_accepting
 from obleth.backend import switches
 from obleth.backend.answer import Question, answer, refuse
 from obleth.backend.connection import Connection, Server
@@ -40,6 +41,8 @@ _SHAPES: Final[dict[str, Shape]] = {
 _MODELS_PATH: Final = "/v1/models"
 _LONGEST_HEADER_BYTES: Final = 65536
 _LARGEST_BODY: Final = 1 << 30
+_LAST_WORDS_SECS: Final = 1.0
+"""How long cancelled answers get to clean up."""
 _EPOCH: Final = 1_700_000_000
 """When every simulated model was made."""
 
@@ -65,8 +68,7 @@ class SimulatedBackend:
         """By model, in place of `faults`; may be changed at any time."""
         self._ledger = Ledger(self.options)
         self._server: Server | None = None
-        self._runner: web.ServerRunner | None = None
-        self._site: web.TCPSite | None = None
+        self._listening: asyncio.Server | None = None
         self._port = self.options.port
 
     async def start(self) -> None:
@@ -80,18 +82,17 @@ class SimulatedBackend:
             max_line_size=_LONGEST_HEADER_BYTES,
             max_field_size=_LONGEST_HEADER_BYTES,
         )
-        self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
-        await self._runner.setup()
         await self.listen_again()
 
     async def stop(self) -> None:
         """Stop listening and cut whatever runs."""
         for account in list(self._ledger.open):
             account.close(Outcome.CUT)
-        if self._server is not None and self._runner is not None:
+        await self.stop_listening()
+        if self._server is not None:
             self._server.abort_connections()
-            await self._runner.cleanup()
-        self._server = self._runner = self._site = None
+            await self._server.shutdown(_LAST_WORDS_SECS)
+            self._server = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -107,22 +108,23 @@ class SimulatedBackend:
 
     async def stop_listening(self) -> None:
         """Refuse new connections; those that are open go on."""
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
+        if self._listening is not None:
+            await stop_accepting(self._listening.sockets)
+            self._listening.close()
+            self._listening = None
 
     async def listen_again(self) -> None:
         """Take new connections, at the same address as before. Raises CannotListen."""
-        assert self._runner is not None, "start the backend first"
+        assert self._server is not None, "start the backend first"
         where = f"{self.options.host}:{self._port}"
-        site = web.TCPSite(self._runner, self.options.host, self._port, backlog=2048)
+        loop = asyncio.get_running_loop()
         try:
-            await site.start()
+            self._listening = await loop.create_server(
+                self._server, self.options.host, self._port, backlog=2048
+            )
         except OSError as error:
-            await site.stop()
             raise CannotListen(f"cannot listen on {where}: {error.strerror or error}") from error
-        self._site = site
-        self._port = self._runner.addresses[0][1]
+        self._port = self._listening.sockets[0].getsockname()[1]
 
     def drop_connections(self) -> None:
         """Cut every open connection, as a crash would; the backend goes on listening."""

@@ -249,6 +249,23 @@ async def test_stopping_cuts_what_runs_and_says_so() -> None:
     assert backend.log[0].outcome is Outcome.CUT
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_whoever_connects_as_it_stops_hears_of_the_end(turns: int) -> None:
+    """Whatever turn of the loop finds the connection."""
+    backend = SimulatedBackend()
+    await backend.start()
+    where = urlsplit(backend.root_url)
+    with socket.create_connection((where.hostname, where.port), timeout=5) as client:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await backend.stop()
+        try:
+            told = await asyncio.to_thread(client.recv, 100)
+        except ConnectionResetError:
+            told = b""
+    assert told == b""
+
+
 async def test_an_idle_connection_is_closed_after_its_time() -> None:
     async with SimulatedBackend(keep_alive_secs=0.05) as backend:
         body = question(max_tokens=1)

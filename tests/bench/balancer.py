@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
+from tests import listeners
+
 PIECE = 65536
 
 
@@ -28,11 +30,14 @@ async def balancer(urls: Sequence[str]) -> AsyncIterator[str]:
             with contextlib.suppress(ConnectionError):
                 await asyncio.gather(_pipe(reader, onward), _pipe(there, writer))
         finally:
+            writer.close()
             connections.discard(task)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
+    try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        await listeners.close(server)
         for task in connections:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)

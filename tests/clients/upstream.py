@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from tests.listeners import application
+
 TOOLS, FLAKY = "tools", "flaky"
 """The models it serves."""
 CALLED = "weather"
@@ -180,11 +182,6 @@ async def upstream() -> AsyncIterator[Upstream]:
     made = Upstream()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", made.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    try:
+    async with application(app) as port:
+        made.url = f"http://127.0.0.1:{port}/v1"
         yield made
-    finally:
-        await runner.cleanup()

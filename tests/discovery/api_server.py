@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.listeners import application
+
 TOKEN = "token-of-the-account"
 
 
@@ -127,12 +129,6 @@ async def api_server(
     api = Api("", folder, list(answers))
     app = web.Application()
     app.router.add_get("/{path:.*}", api.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
-    await site.start()
-    api.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with application(app, tls) as port:
+        api.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
         yield api
-    finally:
-        await runner.cleanup()

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from dataplane import traces
 from tests.embedded.conftest import Starting
+from tests.listeners import application
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -48,14 +49,9 @@ async def collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]
     collector = Collector()
     app = web.Application()
     app.router.add_post("/v1/traces", collector.receive)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{host}:{port}")
-    yield collector
-    await runner.cleanup()
+    async with application(app) as port:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+        yield collector
 
 
 def attributes(span: Any) -> dict[str, Any]:

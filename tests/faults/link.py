@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from tests import listeners
+
 RESEND_SECS = 0.2
 """After how long TCP sends again what was lost, at first; each further time twice as long."""
 PIECE = 16
@@ -75,7 +77,7 @@ class Link:
 
     async def close(self) -> None:
         assert self._server is not None, "open it first"
-        self._server.close()
+        await listeners.close(self._server)
         await self.cut()
         if self._tasks:
             await asyncio.wait(self._tasks)

@@ -15,6 +15,7 @@ from tests.faults.fleet import POLL_SECS, Fleet, Timings, fleet
 from tests.faults.link import Weather
 from tests.faults.load import End
 from tests.faults.trial import FULL_SECS
+from tests.listeners import application
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -65,11 +66,8 @@ async def slices(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tupl
     own = Slices(2)
     app = web.Application()
     app.router.add_get("/apis/discovery.k8s.io/v1/namespaces/ai/endpointslices", own.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield own, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with application(app) as port:
+        yield own, f"http://127.0.0.1:{port}"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -22,6 +22,7 @@ from dataplane.proxy.forward import Forwarder
 from dataplane.proxy.upstream import Timeouts
 from shared.network import NetworkRules
 from shared.policy import ModelPolicy
+from tests import listeners
 from tests.proxy.parts import MODEL, SECRET, Budget, Gate, Observations, Policy
 
 TIMEOUTS = Timeouts(connect_secs=2, head_secs=5, read_secs=5)
@@ -42,7 +43,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
-            server.close()
+            await listeners.close(server)
         for connection in list(self.server_state.connections):
             assert isinstance(connection.transport, asyncio.Transport)
             connection.transport.abort()
@@ -354,8 +355,10 @@ class Upstream:
         self.changed.set()
         try:
             await self.script(self, Peer(self, reader, writer))
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.IncompleteReadError):
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()  # what it has written may never be taken
         finally:
             writer.close()
             self.open -= 1
@@ -439,7 +442,7 @@ async def upstream(script: Callable[[Upstream, Peer], Awaitable[None]]) -> Async
     try:
         yield found
     finally:
-        server.close()
+        await listeners.close(server)
         for task in found.serving:
             task.cancel()
         await asyncio.gather(*found.serving, return_exceptions=True)
