@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 
 from dataplane.scheduler.events import FleetSeen, PoolPolicy
-from dataplane.scheduler.fairness import Level
+from dataplane.scheduler.fairness import Level, Node
 from dataplane.scheduler.limits import part, part_of_cap
 from dataplane.scheduler.order import Order
 from dataplane.scheduler.standing import LevelElsewhere, PoolElsewhere, Served
@@ -82,11 +82,15 @@ class Books:
         return not (is_full or key.capped or key.tenant.capped)
 
     def join(self, key: Key) -> None:
-        """A request of a key arrives: whoever had nobody waiting comes back, level again."""
+        """A request of a key arrives: whoever had nobody waiting, or only such as were at their
+        caps, comes back, level again."""
         tenant, group = key.tenant, key.tenant.group
+        can_go = not (key.capped or tenant.capped)
         for node in (key, tenant, group):
             if not node.waiting:
                 node.at_cap = False
+                node.level.join(node)
+            elif can_go and node.entry is None:
                 node.level.join(node)
 
     def count(
@@ -286,7 +290,9 @@ class Books:
     def _cap(self, node: Key | Tenant, cap: int | None) -> None:
         before = node.configured_cap
         if before is not None and (cap is None or cap > before):
-            node.level.join(node)
+            for each in _upward(node):
+                if each is node or each.entry is None:
+                    each.level.catch_up(each)
             node.blocked = node.at_cap = False
         node.configured_cap = cap
         node.cap = part_of_cap(cap, self.divide_by)
@@ -316,8 +322,11 @@ class Books:
         return tenant
 
     def _move(self, tenant: Tenant, group: Group) -> None:
-        """A tenant changes groups with all it runs and all that waits."""
+        """A tenant changes groups with all it runs and all that waits. A group in which nobody
+        waited comes back with it, level again."""
         old = tenant.group
+        if tenant.waiting and not group.waiting:
+            group.level.join(group)
         old.tenants.take_out(tenant)
         group.tenants.take_in(tenant)
         tenant.group = group
@@ -330,6 +339,12 @@ def _levels(pool: Pool) -> list[Level[Any]]:
     groups = list(pool.groups.nodes.values())
     tenants = [tenant for group in groups for tenant in group.tenants.nodes.values()]
     return [pool.groups, *(group.tenants for group in groups), *(each.keys for each in tenants)]
+
+
+def _upward(node: Key | Tenant) -> tuple[Node, ...]:
+    if isinstance(node, Key):
+        return node, node.tenant, node.tenant.group
+    return node, node.group
 
 
 def _reweigh(pool: Pool, tenant: Tenant) -> None:

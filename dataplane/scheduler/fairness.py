@@ -15,7 +15,8 @@ saves up credit by being silent.
 A node that waits behind its own cap falls behind the others in score and is not raised: when one
 of its slots is free it is its turn, so it always gets what its cap allows. But it does not hold
 the virtual time down meanwhile, or newcomers would join far below everybody who is served; and
-when its cap is lifted it is raised, or it would crowd the others out for all it did without.
+when its cap is lifted it is raised, or it would crowd the others out for all it did without. So
+are those above it that had nobody else who could go.
 
 Where this departs from the textbook: the score is kept, not the count of tokens, as an integer
 in units of `1 / SCORE_UNIT` token per weight. So scores compare exactly however long a pool
@@ -186,7 +187,12 @@ class Level(Generic[N]):
         """
         elsewhere = self.elsewhere.get(node.id)
         if elsewhere is None or not elsewhere.waits:
-            self._raise(node, self.virtual_time)
+            self.catch_up(node)
+
+    def catch_up(self, node: N) -> None:
+        """Raise a node to the level of the others, wherever it waits: what it did without is no
+        credit. `place` it afterwards."""
+        self._raise(node, self.virtual_time)
 
     def charge(self, node: N, tokens: int) -> int:
         """Raise a node's score by what its admission costs, and say by how much. `place` it

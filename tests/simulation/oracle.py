@@ -89,9 +89,11 @@ class Oracle:
         self._keep_to_caps()
         pool = self.pools[id]
         path = self._learn(pool, event.key)
-        for n in (1, 2, 3):
-            if not self.waiting(id, path[:n]):
-                self._raise(pool, path[:n])
+        contending = self._contending(id)
+        can_go = not (self._capped(id, pool, path) or self._capped(id, pool, path[:2]))
+        for each in (path[:1], path[:2], path):
+            if not self.waiting(id, each) or (can_go and each not in contending):
+                self._raise(pool, each)
         request = Request(event.request, id, path, event.tokens, self.now)
         self.requests[event.request] = request
         if pool.policy.affinity is not None and event.session is not None:
@@ -223,6 +225,7 @@ class Oracle:
         name = group.name if self.hierarchical else ""
         path = (name, tenant.id, key.id)
         scale = pool.policy.admission_weight
+        contending = self._contending(pool.policy.id)
         for node, weight, cap in (
             (path[:1], group.weight if self.hierarchical else 1, None),
             (path[:2], max(1, (tenant.weight * scale + 50) // 100), tenant.max_in_flight),
@@ -232,7 +235,9 @@ class Oracle:
             pool.weights[node], pool.caps[node] = weight, cap
             pool.scores.setdefault(node, Fraction(0))
             if before is not None and (cap is None or cap > before):
-                self._raise(pool, node)
+                for each in (node[:n] for n in range(1, len(node) + 1)):
+                    if each == node or each not in contending:
+                        self._raise(pool, each)
         return path
 
     def _raise(self, pool: OraclePool, path: Path) -> None:

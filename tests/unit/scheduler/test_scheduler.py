@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from dataplane.scheduler.effects import Reject, RejectReason
@@ -200,6 +202,53 @@ def test_a_tenant_at_its_cap_does_not_let_newcomers_join_below_those_who_are_ser
     start = world.now
     world.run(20)
     assert world.served(since=start)["served"] > 50
+
+
+def backlog(world: World, *keys: KeyPolicy) -> None:
+    for _ in range(200):
+        for key in keys:
+            world.send(key, pool=pool_of(8))
+
+
+def finish_in_order(world: World, times: int, but: frozenset[int] = frozenset()) -> Counter[str]:
+    """Requests end in the order in which they began; whose requests were admitted meanwhile."""
+    before = len(world.grants)
+    for _ in range(times):
+        ran = (grant.request for grant in world.grants)
+        world.finish(next(n for n in ran if n in world.running and n not in but))
+    return Counter(tenants_of(world)[before:])
+
+
+@pytest.mark.parametrize("capped", [a_key("t", cap=1), a_key("t", key_cap=1)])
+def test_whoever_waited_behind_a_cap_starts_level_when_the_cap_is_lifted(
+    capped: KeyPolicy,
+) -> None:
+    world = World(Weighted())
+    backlog(world, capped, a_key("u"), a_key("v"))
+    finish_in_order(world, 200)
+    world.change(a_key("t"))
+    turns = finish_in_order(world, 60)
+    assert all(18 <= turns[each] <= 22 for each in "tuv"), turns
+
+
+def test_a_tenant_saves_no_credit_behind_the_cap_of_one_of_its_keys() -> None:
+    world = World(Weighted())
+    backlog(world, a_key("t", key="capped", key_cap=1), a_key("u"), a_key("v"))
+    finish_in_order(world, 200)
+    for _ in range(200):
+        world.send(a_key("t", key="other"), pool=pool_of(8))
+    turns = finish_in_order(world, 60)
+    assert all(18 <= turns[each] <= 22 for each in "tuv"), turns
+
+
+def test_a_group_saves_no_credit_behind_the_cap_of_one_of_its_tenants() -> None:
+    world = World()
+    backlog(world, a_key("t", group="a", cap=1), a_key("u", group="b"), a_key("v", cap=1))
+    finish_in_order(world, 200)
+    for _ in range(200):
+        world.send(a_key("other", group="a"), pool=pool_of(8))
+    turns = finish_in_order(world, 80)
+    assert abs(turns["u"] - turns["t"] - turns["other"]) <= 2, "the slot that is lent is for both"
 
 
 # Limits
@@ -419,6 +468,25 @@ def test_a_tenant_takes_what_it_runs_and_what_waits_along_to_another_group() -> 
     for request in list(world.running):
         world.finish(request)
     assert not pool.groups.nodes
+
+
+@pytest.mark.parametrize("runs_one", [False, True], ids=["new group", "group that only runs"])
+def test_a_group_in_which_nobody_waited_starts_level_when_waiters_move_into_it(
+    runs_one: bool,
+) -> None:
+    world = World()
+    long = (
+        frozenset({world.send(a_key("long", group="b"), pool=pool_of(2))})
+        if runs_one
+        else frozenset()
+    )
+    for _ in range(200):
+        for tenant, group in (("mover", "a"), ("stays", "a"), ("other", "c")):
+            world.send(a_key(tenant, group=group), pool=pool_of(2))
+    finish_in_order(world, 200, but=long)
+    world.change(a_key("mover", group="b"))
+    turns = finish_in_order(world, 60)
+    assert all(18 <= turns[each] <= 22 for each in ("mover", "stays", "other")), turns
 
 
 @pytest.mark.parametrize(
