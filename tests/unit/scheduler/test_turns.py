@@ -277,3 +277,14 @@ def test_a_slot_that_a_replica_lets_pass_is_for_whom_the_fleet_calls() -> None:
     replica.do(ClaimGranted(2, more_at=replica.now + 9))
     assert claims(replica.do(Finished(2))) == []
     assert claims(replica.do(TurnCome("m", ("v", "v/key")))) == [3]
+
+
+def test_a_tenant_whose_cap_is_lifted_starts_level_though_it_waits_on_other_replicas_too() -> None:
+    replica = Replica(weighted=True, fleet_order=True)
+    replica.send(a_key("t", cap=1))
+    replica.refuse(1, RefusedBy.TENANT)
+    siblings = {"t": Sibling("t", 100, taken=1, waits=True), "u": Sibling("u", 100, waits=True)}
+    level = LevelElsewhere(siblings, lowest=1000.0, top=1000.0)
+    elsewhere = PoolElsewhere(1, LevelElsewhere(), {"": level})
+    replica.do(FleetSeen(1, {"m": elsewhere}, {"m": Served(tenants={"t": 10.0})}))
+    assert turn(replica.do(KeyChanged(T))).standing.tenant.floor == 1000.0
