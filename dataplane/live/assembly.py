@@ -64,7 +64,8 @@ def assemble(
         scope_reason=scope_reason,
         source=source,
         source_reason=source_reason,
-        replicas=own.replicas,
+        # One that came since this one's last heartbeat is seen before it is counted.
+        replicas=max(own.replicas, len(views)),
         replicas_reporting=len(views),
         replica_ttl_secs=own.replica_ttl_secs,
         state_age_ms=state_age_ms,

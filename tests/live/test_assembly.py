@@ -25,6 +25,12 @@ def test_where_slots_are_shared_it_is_the_clusters() -> None:
     }
 
 
+def test_a_replica_that_has_just_come_is_one_of_those_there_are() -> None:
+    others = [replica(mode="shared", replicas=3, instance=name) for name in ("r2", "r3")]
+    state = assemble(replica(mode="shared", replicas=2), others)
+    assert (state.replicas, state.replicas_reporting) == (3, 3)
+
+
 def test_what_affinity_did_is_added_up_over_replicas() -> None:
     own = replica(pool(8, tenant("a", 1), affinity={"hold": 2, "warm": 1}), mode="shared")
     other = replica(pool(8, affinity={"hold": 3, "redeem": 4}), mode="shared", instance="r2")
