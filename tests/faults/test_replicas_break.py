@@ -39,7 +39,7 @@ SKEWED = Path(__file__).parent / "skewed"
 @pytest.fixture(scope="module")
 def timings(timings: Timings) -> Timings:
     """Such that no replica loses sight of the others because the machine is busy."""
-    return replace(timings, ttl=max(timings.ttl, 3.0), answer_ms=2000)
+    return replace(timings, ttl=max(timings.ttl, 5.0), answer_ms=3000)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
