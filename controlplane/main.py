@@ -122,12 +122,12 @@ def build(
         published_health = PublishedHealth(settings.redis_url, answer_secs=answer_secs)
     store = PolicyStore(database, InTurn(*publishers))
     tenants = TenantService(any_model=settings.upstream_base_url is not None)
-    models = ModelService(tenants, gateway=settings.affinity())
     endpoints = EndpointService(
         NetworkRules(settings.block_private_networks, settings.allowed_private_cidrs),
         encryption_keys=settings.encryption_keys(),
         health=published_health or endpoint_health or NobodyKnows(),
     )
+    models = ModelService(tenants, endpoints, gateway=settings.affinity())
     shown = described(settings) if effective is None else effective
     admin_token = settings.admin_token.get_secret_value()
     viewer = settings.viewer_token

@@ -134,6 +134,11 @@ class EndpointService:
         change.record("delete", _KIND, row.id, row.url, StoredEndpoint.of(row), None)
         change.invalidate(Kind.MODEL, row.model_id)
 
+    async def remove_all(self, change: Change, model_id: str) -> None:
+        """Delete the endpoints of a model, which is about to go, too."""
+        for row in (await EndpointRepository(change.session).of_models([model_id]))[model_id]:
+            await self.remove(change, row)
+
     def checked_url(self, url: str, path: str = "") -> str:
         """A URL as it is stored. Raises Invalid; `path` goes before the field's."""
         try:

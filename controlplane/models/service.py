@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from controlplane.endpoints.service import EndpointService
 from controlplane.models.repository import ModelRepository
 from controlplane.models.schemas import (
     Capacity,
@@ -40,8 +41,11 @@ class Tagged:
 class ModelService:
     """`gateway`: session affinity where a model does not set its own."""
 
-    def __init__(self, tenants: TenantService, *, gateway: AffinityPolicy) -> None:
+    def __init__(
+        self, tenants: TenantService, endpoints: EndpointService, *, gateway: AffinityPolicy
+    ) -> None:
         self._tenants = tenants
+        self._endpoints = endpoints
         self._gateway = gateway
 
     async def page(self, session: AsyncSession, query: SearchQuery) -> Page[ModelView]:
@@ -141,6 +145,7 @@ class ModelService:
         models = ModelRepository(change.session)
         row = await self._get(models, model_id)
         change.check(row)
+        await self._endpoints.remove_all(change, model_id)
         change.record("delete", _KIND, row.id, row.name, await self.view(models, row), None)
         await models.delete(row)
         change.invalidate(Kind.MODEL, model_id)

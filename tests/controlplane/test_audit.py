@@ -50,6 +50,19 @@ async def test_a_deleted_tenants_keys_are_named_in_its_entry(api: Api) -> None:
     ]
 
 
+async def test_a_deleted_models_endpoints_have_entries_of_their_own(api: Api) -> None:
+    model = await api.model()
+    urls = ["http://10.0.0.1/v1", "http://10.0.0.2/v1"]
+    made = [await api.endpoint(model["id"], url, api_key="sk-canary") for url in urls]
+    await api.delete(f"/models/{model['id']}")
+    for endpoint in made:
+        last = (await api.items("/audit", kind="endpoint", subject_id=endpoint["id"]))[0]
+        assert (last["action"], last["subject_name"]) == ("delete", endpoint["url"])
+        assert last["before"] == {key: endpoint[key] for key in endpoint if key != "health"}
+        assert last["after"] is None
+    assert "sk-canary" not in str(await api.items("/audit"))
+
+
 async def test_a_request_that_fails_leaves_no_entry(api: Api) -> None:
     await api.delete("/groups/default", expect=409)
     await api.post("/groups", {"name": "default"}, expect=409)
