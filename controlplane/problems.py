@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from shared.database import DatabaseUnavailable
 
@@ -192,9 +193,10 @@ def install(app: FastAPI) -> None:
         return answer(_from_validation(error))
 
     @app.exception_handler(HTTPException)
-    async def _http(_: Request, error: HTTPException) -> Response:
+    async def _http(request: Request, error: HTTPException) -> Response:
         code = _CODES.get(error.status_code, "bad-request")
-        return answer(Problem(error.status_code, code, error.detail, headers=error.headers))
+        headers = {"Allow": _taken(request)} if error.status_code == 405 else error.headers
+        return answer(Problem(error.status_code, code, error.detail, headers=headers))
 
     @app.exception_handler(DatabaseUnavailable)
     async def _away(_: Request, error: DatabaseUnavailable) -> Response:
@@ -211,6 +213,16 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def _unexpected(_: Request, error: Exception) -> Response:
         return answer(Problem(500, "internal", "an error of ours; it has been logged"))
+
+
+def _taken(request: Request) -> str:
+    """The methods that a path takes. The framework names those of the first of its routes."""
+    routes = request.app.router.routes
+    return ", ".join(
+        "GET, HEAD" if method == "GET" else method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    )
 
 
 def _from_validation(error: RequestValidationError) -> Problem:

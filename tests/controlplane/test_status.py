@@ -114,4 +114,16 @@ async def test_a_path_that_does_not_exist_is_a_problem_too(api: Api) -> None:
     problem = await api.get("/nothing", expect=404)
     assert problem["status"] == 404
     await api.get("/groups/", expect=404)
-    await api.put("/groups", {}, expect=405)
+
+
+async def test_a_method_that_a_path_does_not_take_is_told_those_that_it_takes(api: Api) -> None:
+    for path, methods in (
+        ("/groups", {"GET", "HEAD", "POST"}),
+        ("/groups/default", {"GET", "HEAD", "PATCH", "DELETE"}),
+        ("/tenants/x/keys", {"POST"}),
+        ("/health", {"GET", "HEAD"}),
+    ):
+        response = await api.client.request("TRACE", path)
+        assert response.json()["type"] == "urn:obleth:problem:method-not-allowed"
+        assert response.status_code == 405
+        assert set(response.headers["allow"].split(", ")) == methods, path
