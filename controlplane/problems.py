@@ -217,12 +217,13 @@ def install(app: FastAPI) -> None:
 
 def _taken(request: Request) -> str:
     """The methods that a path takes. The framework names those of the first of its routes."""
-    routes = request.app.router.routes
-    return ", ".join(
-        "GET, HEAD" if method == "GET" else method
-        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
-    )
+
+    def is_taken(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes)
+
+    methods = filter(is_taken, ("GET", "POST", "PUT", "PATCH", "DELETE"))
+    return ", ".join("GET, HEAD" if method == "GET" else method for method in methods)
 
 
 def _from_validation(error: RequestValidationError) -> Problem:
