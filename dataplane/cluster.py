@@ -22,6 +22,7 @@ from dataplane.admission.announcements import (
     Announcements,
     Deaf,
     Freed,
+    HoldBegun,
     HoldOver,
     Listening,
     TurnCalled,
@@ -39,7 +40,7 @@ from dataplane.live_view import ReplicaView
 from dataplane.lookout import Lookout
 from dataplane.picture import Identity
 from dataplane.publisher import INTERVAL_SECS, Publisher
-from dataplane.scheduler.events import HoldEnded
+from dataplane.scheduler.events import HoldEnded, HoldMade
 from dataplane.scheduler.standing import Served
 from shared import redis_keys
 from shared.redis import client
@@ -238,6 +239,8 @@ class Cluster:
                 self._admission.hold_ended(HoldEnded(pool, (key, session), why))
             case HoldOver():
                 pass
+            case HoldBegun(pool, key, session):
+                self._admission.hold_made(HoldMade(pool, (key, session)))
             case Deaf(reason):
                 log.warning("announcements_lost", detail=reason)
                 self._fleet.is_listening = False

@@ -4,7 +4,8 @@ A message is a JSON object. `pool` with `turn`: there is a slot, and it is the t
 named there, for a waiter of `key`, of `tenant`. `came` with `at`: that replica was called at the
 pool named there, and has claimed. `pool` with `ceiling` (whether others than its own waiters may
 go on): a slot that somebody waits for was freed, and whoever claims first has it. `hold` with
-`replica` and `why`: the slot that the replica had held for a session is not held any more.
+`replica` and `why`: the slot that the replica had held for a session is not held any more. `held`:
+a slot is held for a session, whose next step takes it wherever it waits.
 `replica` alone: that replica came, went, or has all it holds on the books now. Anything else is
 passed over, so that a newer replica may say more. A message may be lost, doubled or late: it
 hurries what would happen anyway.
@@ -62,6 +63,15 @@ class HoldOver:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldBegun:
+    """A slot is held for a session of a key."""
+
+    pool: str
+    key: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaChanged:
     """The set of live replicas, or of those whose holdings are on the books, is another."""
 
@@ -80,10 +90,11 @@ class Deaf:
     reason: str
 
 
-Announcement = Freed | TurnCalled | TurnTaken | HoldOver | ReplicaChanged | Listening | Deaf
+Said = Freed | TurnCalled | TurnTaken | HoldOver | HoldBegun | ReplicaChanged
+Announcement = Said | Listening | Deaf
 
 
-def parse(text: str) -> Freed | TurnCalled | TurnTaken | HoldOver | ReplicaChanged | None:
+def parse(text: str) -> Said | None:
     """What a message says; None if it is not understood."""
     try:
         message = json.loads(text)
@@ -99,6 +110,9 @@ def parse(text: str) -> Freed | TurnCalled | TurnTaken | HoldOver | ReplicaChang
         case {"hold": str(id), "replica": str(replica), "why": str(why)}:
             names = wire.session_of(id)
             return None if names is None else HoldOver(replica, *names, why)
+        case {"held": str(id)}:
+            names = wire.session_of(id)
+            return None if names is None else HoldBegun(*names)
         case {"replica": str(replica)}:
             return ReplicaChanged(replica)
     return None

@@ -50,6 +50,7 @@ from dataplane.scheduler.events import (
     FleetSeen,
     HoldAnswered,
     HoldEnded,
+    HoldMade,
     KeyChanged,
     KeyGone,
     Left,
@@ -216,6 +217,10 @@ class Admission:
 
     def hold_ended(self, event: HoldEnded) -> None:
         """A slot that the fleet held for this replica is held no more."""
+        self._post(event)
+
+    def hold_made(self, event: HoldMade) -> None:
+        """A slot is held for a session, some step of which may wait here."""
         self._post(event)
 
     def fleet_seen(self, event: FleetSeen) -> None:

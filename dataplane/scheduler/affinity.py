@@ -165,6 +165,15 @@ class Affinity:
             return None
         return step.session.waiting.get(latest.request)
 
+    def first_step(self, name: tuple[str, str]) -> Waiter | None:
+        """The oldest step of a session that waits, whether or not a slot is claimed for it."""
+        session = self._sessions.get(name)
+        if session is None:
+            return None
+        away = (each for each in self._away.values() if self.session_of(each) is session)
+        all = itertools.chain(away, itertools.islice(session.waiting.values(), 1))
+        return min(all, key=lambda each: each.request, default=None)
+
     def hold(self, session: Session, key: Key, now: float) -> None:
         """Hold a slot for a session."""
         session.hold = Hold(session, key, now + self.rules.hold_secs)

@@ -191,6 +191,14 @@ class HoldEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldMade:
+    """The fleet holds a slot for a session, whichever replica gave it back."""
+
+    pool: str
+    session: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class TurnCome:
     """A slot is free, and it is the turn of somebody who waits here."""
 
@@ -259,6 +267,7 @@ Event = (
     | ClaimRefused
     | HoldAnswered
     | HoldEnded
+    | HoldMade
     | SlotsFreed
     | Closing
     | TurnCome

@@ -28,6 +28,7 @@ from dataplane.scheduler.events import (
     FleetSeen,
     HoldAnswered,
     HoldEnded,
+    HoldMade,
     KeyChanged,
     KeyGone,
     Left,
@@ -75,8 +76,7 @@ class Scheduler:
         self._pool_idle: Final = pool_idle
         self._has_fleet: Final = has_fleet
         self._fleet_order: Final = fleet_order
-        self._claims = False
-        self._is_paused = False
+        self._claims = self._is_paused = False
         self._waiting: OrderedDict[int, Waiter] = OrderedDict()
         """Everyone who waits, oldest first. All may wait equally long, so the first times out
         first. Who claims still waits."""
@@ -188,12 +188,12 @@ class Scheduler:
                 self._regime_changed(event, now)
             case Closing():
                 self._sessions.is_closing = True
-            case Woken():
+            case HoldMade() | Woken():
                 pass
         self._serve(now)
         if self._sessions.holding and self._sessions.tend(now, self.ceiling):
             self._serve(now)
-        if isinstance(event, Arrived) and (waiter := self._waiting.get(event.request)) is not None:
+        if (waiter := self._sessions.who_asks(event)) is not None:
             self._claim_hold(waiter, now)
         return self._effects
 

@@ -13,7 +13,14 @@ from typing import Final
 from dataplane.scheduler.affinity import Affinity
 from dataplane.scheduler.books import Books
 from dataplane.scheduler.effects import AffinityEvent, Effect
-from dataplane.scheduler.events import Arrived, HoldAnswered, HoldEnded
+from dataplane.scheduler.events import (
+    Arrived,
+    ClaimRefused,
+    Event,
+    HoldAnswered,
+    HoldEnded,
+    HoldMade,
+)
 from dataplane.scheduler.fairness import Node
 from dataplane.scheduler.fleet_holds import FleetHolds, noted
 from dataplane.scheduler.holds import NO_TERMS, HoldTerms, StepEnd
@@ -273,6 +280,27 @@ class Sessions:
         """When the next request of a pool will have waited too long, if that changes anything."""
         affinity = pool.affinity
         return math.inf if affinity is None or affinity.is_starving() else affinity.next_late
+
+    def who_asks(self, event: Event) -> Waiter | None:
+        """Who asks the fleet, after an event, for the slot held for its session alone: whoever has
+        just come, or waits and hears of one."""
+        match event:
+            case Arrived(request=request):
+                return self._waiting.get(request)
+            case HoldMade(pool=id, session=session):
+                pool = self._books.pools.get(id)
+                affinity = None if pool is None else pool.affinity
+                waiter = None if affinity is None else affinity.first_step(session)
+                if waiter is not None:
+                    # If it is asking already, it may have been too early.
+                    waiter.asks_again = waiter.request in self._slots
+                return waiter
+            case ClaimRefused(request=request):
+                waiter = self._waiting.get(request)
+                if waiter is not None and waiter.asks_again:
+                    waiter.asks_again = False
+                    return waiter
+        return None
 
     def may_take(self, waiter: Waiter, now: float) -> bool:
         """Whether a request that waits may ask for the slot held for its session alone."""

@@ -69,6 +69,7 @@ class Waiter:
 
     __slots__ = (
         "arrived_at",
+        "asks_again",
         "at_once",
         "is_late",
         "key",
@@ -91,6 +92,8 @@ class Waiter:
         """Whether its slot was claimed as it arrived and has not been refused yet."""
         self.step: Final = step
         """Of its session, where it has one that counts."""
+        self.asks_again = False
+        """Whether a slot came to be held for its session while a claim of it was on its way."""
         self.is_late = False
         """Whether it has waited for so long that nothing may pass it."""
         self.passes = False

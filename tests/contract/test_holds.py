@@ -93,6 +93,20 @@ async def test_a_step_that_arrives_before_its_hold_is_recorded_takes_it_when_it_
     assert reply.is_held
 
 
+async def test_that_a_slot_is_held_is_told_so_that_a_step_that_waits_elsewhere_asks_for_it(
+    world: World, pair: Pair
+) -> None:
+    one, two = pair
+    await answers(one, [], [of("a")])
+    await end(one, "a")
+    await answers(one, [], [of("b", pool_size=1)])
+    assert await answers(two, [], [of("c", pool_size=1, only=True)]) == [Answer.NO_HOLD]
+    await world.announced()
+    assert await end(one, "b") is Freed.HELD
+    assert await world.announced() == [{"held": HOLD}]
+    assert await answers(two, [], [of("c", pool_size=1, only=True)]) == [GRANTED]
+
+
 async def test_a_full_pool_says_when_a_slot_of_it_is_held_no_more(pair: Pair) -> None:
     one, two = pair
     await a_hold(one)

@@ -17,6 +17,7 @@ from dataplane.admission import Admission, Ask, Limits, Permit
 from dataplane.admission.announcements import (
     Announcement,
     Freed,
+    HoldBegun,
     HoldOver,
     TurnCalled,
     TurnTaken,
@@ -35,6 +36,7 @@ from dataplane.scheduler.events import (
     ClaimRefused,
     HoldAnswered,
     HoldEnded,
+    HoldMade,
 )
 from shared.policy import AffinityPolicy, KeyPolicy, ModelPolicy
 from shared.redis_keys import SlotKeys
@@ -285,6 +287,8 @@ class Member:
             self.admission.other_came(said)
         elif isinstance(said, HoldOver) and said.replica == self.name:
             self.admission.hold_ended(HoldEnded(said.pool, (said.key, said.session), said.why))
+        elif isinstance(said, HoldBegun):
+            self.admission.hold_made(HoldMade(said.pool, (said.key, said.session)))
         if said is not None:
             self.heartbeat.announced(said)
 

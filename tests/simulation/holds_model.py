@@ -194,3 +194,4 @@ class Holds:
         for set in (self._holds, keys[8]):
             self._model.add(set, step.id, step.ms)
             self._model.keep(set, LONGEST)
+        self._model.publish({"held": step.id})

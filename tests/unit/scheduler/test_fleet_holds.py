@@ -17,6 +17,7 @@ from dataplane.scheduler.events import (
     Finished,
     HoldAnswered,
     HoldEnded,
+    HoldMade,
     KeyGone,
     Left,
     PoolChanged,
@@ -162,6 +163,36 @@ def test_a_step_that_waits_when_the_one_before_it_ends_asks_for_the_slot_it_leav
     assert told is not None
     assert told.is_wanted
     assert claim_in(effects).holds == HoldTerms("s", True, 1)
+
+
+def test_a_step_that_waits_asks_for_the_slot_that_another_replica_says_is_held_for_it() -> None:
+    replica, pool = Replica(size=1), pool_of(1)
+    running(replica, pool, None)
+    replica.send(T, pool, session="s")
+    replica.do(ClaimRefused(2, RefusedBy.NO_HOLD, 0.0))
+    assert replica.do(HoldMade("m", (T.id, "u"))) == [], "another session's"
+    assert replica.do(HoldMade("gone", (T.id, "s"))) == []
+    assert claim_in(replica.do(HoldMade("m", (T.id, "s")))).holds == HoldTerms("s", True, 1)
+    assert Admit(2, fast=False, waited=0.0, held=True) in replica.do(ClaimGranted(2, held=True))
+    assert replica.do(HoldMade("m", (T.id, "s"))) == [], "nobody waits for it any more"
+
+
+def test_a_step_that_hears_of_its_slot_before_it_is_refused_asks_once_more() -> None:
+    replica, pool = Replica(size=1), pool_of(1)
+    running(replica, pool, None)
+    replica.send(T, pool, session="s")
+    assert replica.do(HoldMade("m", (T.id, "s"))) == [], "it is asking, perhaps too early"
+    again = claim_in(replica.do(ClaimRefused(2, RefusedBy.NO_HOLD, 0.0)))
+    assert again.holds == HoldTerms("s", True, 1)
+    assert replica.do(ClaimRefused(2, RefusedBy.NO_HOLD, 0.0)) == [], "and only once"
+
+
+def test_nobody_asks_for_a_slot_that_may_not_be_taken_past_others() -> None:
+    replica, pool = Replica(size=1), pool_of(1, max_jumps=0)
+    running(replica, pool, None)
+    replica.send(T, pool)
+    replica.send(T, pool, session="s")
+    assert replica.do(HoldMade("m", (T.id, "s"))) == []
 
 
 def test_a_request_past_the_bypass_limit_marks_the_pools_claims_as_starving() -> None:

@@ -1,6 +1,6 @@
 -- Purpose: give slots back by the ids of their claims, and call whose turn it is at each limit that
---          had kept somebody waiting; or hold a slot for its session's next step instead. The id of
---          a hold ends that.
+--          had kept somebody waiting; or hold a slot for its session's next step instead, and say
+--          so: it may wait already, on another replica. The id of a hold ends that.
 -- KEYS:    1 all, 2 held:<replica>, 3 line:all, 4 holds, 5 notes of holds; then eleven a slot: its
 --          pool, group, tenant and key, what is served in its pool, the lines at its pool, tenant
 --          and key, its pool's holds, that its pool starves, and its session.
@@ -83,6 +83,7 @@ local function hold(id, ms, keys, names, replica)
     sound('ZADD', set, whole(now + ms), id)
     keep(set, LONGEST)
   end
+  redis.call('PUBLISH', channel, cjson.encode({ held = id }))
 end
 
 free_lapsed()
