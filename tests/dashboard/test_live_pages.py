@@ -154,3 +154,15 @@ def test_what_affinity_did_is_counted_on_the_pools_page(window: Window, product:
     expect(page.locator("[data-bar=agents] i.held")).to_have_count(1)
     expect(page.locator("#affinity")).to_contain_text(re.compile("Slots held\\s*2"))
     expect(page.locator("#affinity")).to_contain_text(re.compile("Held slots taken\\s*1"))
+
+
+def test_a_long_name_makes_a_pools_page_no_wider(window: Window, product: Product) -> None:
+    name = "research-" + "W" * 90
+    product.make("/groups", name=name)
+    product.model("wide", max_in_flight=2)
+    _, key = product.tenant("wide-tenant", group=name)
+    product.ask(1, "wide-tenant", key, "wide")
+    page = window.open("/fairshare?pool=wide")
+    expect(page.locator(".u-label", has_text=name)).to_be_visible()
+    page.set_viewport_size({"width": 320, "height": 800})
+    page.wait_for_function("document.documentElement.scrollWidth <= 320")
