@@ -12,11 +12,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
+import structlog
 from redis.asyncio.client import PubSub, Redis
 
 from shared.redis import BROKEN, Patience
 
 RECONNECT_SECS: Final = 1.0
+
+log = structlog.stdlib.get_logger(__name__)
 
 
 class Subscription:
@@ -85,7 +88,14 @@ class Subscription:
                     await subscription.ping()
                     message = await _next(subscription)
             if message["type"] == "message":
-                self._heard(message["data"])
+                self._pass_on(message["data"])
+
+    def _pass_on(self, message: str) -> None:
+        try:
+            self._heard(message)
+        except Exception:
+            # A fault of ours over one message, and no reason to hear none from then on.
+            log.exception("message_failed", channel=self._channel)
 
 
 async def _next(subscription: PubSub) -> dict[str, Any]:

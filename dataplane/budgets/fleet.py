@@ -360,6 +360,10 @@ class FleetBudgets:
             return False
         except PolicyUnavailable:
             log.info("budget_reservations_not_renewed", because="the database is away")
+        except Exception:
+            # A fault of ours, and no reason for leases to lapse from then on.
+            log.exception("budget_reservations_not_renewed")
+            return False
         return True
 
     async def _return(self) -> None:

@@ -137,6 +137,10 @@ class LocalBudgets:
             except TermStoreUnavailable as error:
                 log.warning("budget_usage_not_saved", terms=len(self._unsaved), error=str(error))
                 return False
+            except Exception:
+                # A fault of ours in one write, and no reason to write nothing from then on.
+                log.exception("budget_usage_save_failed")
+                return False
             self._unsaved -= {
                 term for term, used in totals.items() if self._counts[term].committed == used
             }

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import structlog
 from redis.asyncio import Redis
 
 from dataplane.budgets.bucket import TokenBucket
@@ -21,6 +22,8 @@ from dataplane.budgets.terms import Term, TermCount, TermLimit
 from dataplane.scripts import RedisScripts, ScriptCall
 from shared.redis import RedisUnavailable
 from shared.redis_keys import BudgetKeys
+
+log = structlog.stdlib.get_logger(__name__)
 
 AT_A_TIME: Final = 200
 """Script calls in one round trip."""
@@ -182,7 +185,10 @@ class _Trips:
             batch, self._waiting = self._waiting[:AT_A_TIME], self._waiting[AT_A_TIME:]
             try:
                 replies = await self._scripts.run([call for call, _ in batch])
-            except RedisUnavailable as error:
+            except Exception as error:
+                if not isinstance(error, RedisUnavailable):
+                    # A fault of ours: as good as no answer, which every call must have.
+                    log.exception("budget_calls_failed")
                 failed, self._waiting = batch + self._waiting, []
                 for _, answer in failed:
                     if not answer.done():

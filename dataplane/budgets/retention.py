@@ -67,4 +67,7 @@ class TermRetention:
                     log.info("budget_usage_purged", terms=purged)
             except TermStoreUnavailable as error:
                 log.warning("budget_usage_not_purged", error=str(error))
+            except Exception:
+                # A fault of ours, and no reason to keep everything from then on.
+                log.exception("budget_usage_purge_failed")
             await asyncio.sleep(self._every_secs)

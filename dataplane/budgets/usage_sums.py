@@ -51,6 +51,10 @@ class UsageSums:
             except TermStoreUnavailable as error:
                 log.warning("budget_usage_not_saved", terms=len(self._unsaved), error=str(error))
                 return False
+            except Exception:
+                # A fault of ours in one write, and no reason to write nothing from then on.
+                log.exception("budget_usage_save_failed")
+                return False
             for term, used in batch.items():
                 self._unsaved[term] -= used
                 if not self._unsaved[term]:

@@ -151,7 +151,11 @@ class Capacity:
             except TimeoutError:
                 pass
             self._due.clear()
-            await self.ask()
+            try:
+                await self.ask()
+            except Exception:
+                # A fault of ours in one round, and no reason to keep all sizes from then on.
+                log.exception("capacity_round_failed")
 
 
 def _question(capacity: CapacityPolicy) -> tuple[object, ...]:

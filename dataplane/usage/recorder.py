@@ -144,4 +144,7 @@ class UsageRecorder:
                     log.info("usage_purged", requests=purged)
             except UsageStoreUnavailable as error:
                 log.warning("usage_not_purged", error=str(error))
+            except Exception:
+                # A fault of ours, and no reason to keep everything from then on.
+                log.exception("usage_purge_failed")
             await asyncio.sleep(self._purge_every_secs)

@@ -65,9 +65,10 @@ class FleetWorld:
         secs: float = PATIENT_SECS,
         store: TermStore | None = None,
         save_every_secs: float = 1.0,
+        scripts: type[TimedScripts] = TimedScripts,
     ) -> FleetBudgets:
         redis = shared_redis.client(self.url, connections=2)
-        timed = TimedScripts(redis, self.tag, self.time, secs=secs)
+        timed = scripts(redis, self.tag, self.time, secs=secs)
         replica = FleetBudgets(
             RedisBooks(redis, timed, keys=self.keys, lease_secs=self.lease_secs),
             self.store if store is None else store,

@@ -86,7 +86,10 @@ async def test_a_term_is_purged_a_month_after_the_longest_could_have_ended() -> 
     assert {before for before, _ in calls} == {38 * 86_400.0}
 
 
-async def test_purging_goes_on_after_the_database_was_away() -> None:
+@pytest.mark.parametrize("error", [TermStoreUnavailable("away"), LookupError("a mistake")])
+async def test_purging_goes_on_after_the_database_was_away_or_a_mistake_nobody_foresaw(
+    error: Exception,
+) -> None:
     tried = asyncio.Event()
 
     class Store:
@@ -95,7 +98,7 @@ async def test_purging_goes_on_after_the_database_was_away() -> None:
                 done.set()
                 return 0
             tried.set()
-            raise TermStoreUnavailable("away")
+            raise error
 
     done = asyncio.Event()
     retention = TermRetention(Store(), every_secs=0.001)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dataplane import scripts
 from dataplane.budgets.fleet import FleetBudgets
 from dataplane.budgets.port import Reservation
+from dataplane.budgets.terms import Term
 from dataplane.errors import BudgetExhausted, PolicyUnavailable, RateLimited
+from dataplane.scripts import ScriptCall
 from shared.policy import Budget, BudgetPeriod, KeyPolicy
-from tests.budgets.fleet_world import FleetWorld, fleet_world, until
+from tests.budgets.fleet_world import FleetWorld, TimedScripts, fleet_world, until
 from tests.budgets.world import MemoryTermStore, key, month, per_minute, tenant
 from tests.redis_server import Server, server
 
@@ -423,3 +426,62 @@ async def test_a_store_that_is_slow_to_load_is_asked_once_for_many(world: FleetW
     budgets = world.make(store=store)
     await asyncio.gather(*(budgets.check(monthly(1000), 1) for _ in range(50)))
     assert len(store.loads) == 1
+
+
+class Mistaken(TimedScripts):
+    """Fails once in a way that nobody foresaw, as the script is called that a test names."""
+
+    fails_at = ""
+
+    async def run(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        if self.fails_at in [call.script for call in calls]:
+            self.fails_at = ""
+            raise LookupError("a mistake")
+        return await super().run(calls)
+
+
+async def test_after_a_mistake_nobody_foresaw_no_request_waits_for_ever(world: FleetWorld) -> None:
+    replica = world.make(scripts=Mistaken)
+    Mistaken.fails_at = "reserve"
+    async with asyncio.timeout(10):
+        await use(replica, monthly(1000), 10)
+    assert replica.is_away, "as when Redis does not answer"
+
+
+async def test_usage_reaches_the_database_after_a_mistake_nobody_foresaw(world: FleetWorld) -> None:
+    class Store(MemoryTermStore):
+        tried = False
+
+        async def add(self, used: Mapping[Term, int]) -> Mapping[Term, int]:
+            if not self.tried:
+                self.tried = True
+                raise LookupError("a mistake")
+            return await super().add(used)
+
+    store = Store()
+    replica = world.make(store=store, save_every_secs=0.001)
+    await replica.start()
+    await use(replica, monthly(1000), 10)
+    await until(lambda: list(store.used.values()) == [10])
+
+
+async def test_reservations_are_renewed_after_a_mistake_nobody_foresaw(world: FleetWorld) -> None:
+    class Store(MemoryTermStore):
+        tried = False
+
+        async def load(self, terms: Sequence[Term]) -> Mapping[Term, int]:
+            if not self.tried:
+                return await super().load(terms)
+            self.tried = False
+            raise LookupError("a mistake")
+
+    store = Store()
+    replica = world.make(store=store)
+    reservation = await replica.reserve(monthly(1000), 10)
+    await world.redis.delete(*await world.names())
+    store.tried = True
+    await replica.start()
+    await until(lambda: not store.tried)
+    await replica.check(monthly(1000), 1)  # which finds that the books have lost the term
+    await world.until_reserved(10)
+    await settled(replica, reservation, 10)

@@ -116,6 +116,26 @@ async def test_usage_waits_while_the_store_is_away_and_is_saved_when_it_is_back(
     assert list(store.used.values()) == [15]
 
 
+async def test_usage_is_saved_after_a_mistake_nobody_foresaw() -> None:
+    class Mistaken(MemoryTermStore):
+        tried, saved = asyncio.Event(), asyncio.Event()
+
+        async def save(self, used: Mapping[Term, int]) -> None:
+            if not self.tried.is_set():
+                self.tried.set()
+                raise LookupError("a mistake")
+            await super().save(used)
+            self.saved.set()
+
+    store = Mistaken()
+    local = budgets(store, Time(), save_every_secs=0.001)
+    await use(local, monthly(1000), 10)
+    await local.start()
+    await asyncio.wait_for(store.saved.wait(), 10)
+    await local.stop()
+    assert list(store.used.values()) == [10]
+
+
 async def test_usage_that_arrives_during_a_save_is_saved_by_the_next() -> None:
     class SlowStore(MemoryTermStore):
         async def save(self, used: Mapping[Term, int]) -> None:

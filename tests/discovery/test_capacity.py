@@ -107,6 +107,23 @@ async def test_without_an_answer_the_last_one_stands_and_is_called_stale(
     assert await sized.answered(2) == PoolSize(8, "discovered:dns")
 
 
+async def test_backends_are_asked_about_after_a_mistake_nobody_foresaw() -> None:
+    sized, told = Sized(MODEL, every_secs=0.001), asyncio.Event()
+
+    def mistake() -> None:
+        if sized.resized == 1:
+            sized.source.answer = 5
+            raise LookupError("a mistake")
+        told.set()
+
+    sized.capacity.subscribe(mistake)
+    sized.source.answer = 3
+    sized.capacity.start()
+    await asyncio.wait_for(told.wait(), 10)
+    await sized.capacity.stop()
+    assert sized.size() == PoolSize(20, "discovered:dns")
+
+
 async def test_a_source_that_hangs_has_not_answered() -> None:
     sized = Sized(MODEL, answer_secs=0.01)
     await sized.answered(3)

@@ -136,6 +136,18 @@ async def test_a_message_from_a_newer_version_counts_as_a_change_of_everything(
     await fleet.have_heard(EVERYTHING, EVERYTHING)
 
 
+async def test_a_replica_hears_on_after_a_mistake_nobody_foresaw_over_one_message(
+    fleet: Fleet,
+) -> None:
+    def mistake(change: Invalidation) -> None:
+        if change.revision == 1:
+            raise LookupError("a mistake")
+
+    fleet.replicas[0].world.cache.subscribe(mistake)
+    await fleet.publisher.publish([change(1), change(2)])
+    await fleet.replicas[0].has_heard(change(1), change(2))
+
+
 @pytest.mark.parametrize("frozen", [True, False])
 async def test_a_write_does_not_wait_for_redis_and_is_told_of_when_redis_is_back(
     fleet: Fleet, frozen: bool

@@ -164,14 +164,17 @@ async def test_what_is_older_than_the_retention_is_deleted_a_part_at_a_time() ->
     assert len(store.purges) == 3
 
 
-async def test_old_usage_is_deleted_while_running_and_an_outage_does_not_end_that() -> None:
+@pytest.mark.parametrize("error", [UsageStoreUnavailable("away"), LookupError("a mistake")])
+async def test_old_usage_is_deleted_while_running_and_neither_outage_nor_mistake_ends_that(
+    error: Exception,
+) -> None:
     purged, tried = asyncio.Event(), asyncio.Event()
 
     class Store(MemoryUsageStore):
         async def purge(self, before: float, at_most: int) -> int:
             if not tried.is_set():
                 tried.set()
-                raise UsageStoreUnavailable("away")
+                raise error
             purged.set()
             return await super().purge(before, at_most)
 
