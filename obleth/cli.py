@@ -58,7 +58,11 @@ def _options(
 
 
 @app.command()
-def serve(workers: Workers = 1) -> None:
+def serve(
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="1: several are what `obleth dataplane` starts.")
+    ] = 1,
+) -> None:
     """Serve both planes in one process, on SQLite, without Redis."""
     from obleth import embedded
 

@@ -90,6 +90,15 @@ def test_the_embedded_command_is_one_process_with_redis_too(obleth: Command) -> 
     assert err.startswith("obleth: `obleth serve` is one process")
 
 
+def test_the_embedded_commands_help_promises_no_several_workers(obleth: Command) -> None:
+    code, out, _ = obleth("serve", "--help")
+    assert code == 0
+    assert "--workers" in out
+    assert "OBLETH_REDIS_URL" not in out
+    assert "`obleth dataplane`" in " ".join(out.split())
+    assert "OBLETH_REDIS_URL" in obleth("dataplane", "--help")[1]
+
+
 @pytest.mark.parametrize(
     ("command", "variable"), [("serve", "PROXY_LISTEN"), ("controlplane", "ADMIN_LISTEN")]
 )
