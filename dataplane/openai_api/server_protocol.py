@@ -9,7 +9,7 @@ that sends more than it is asked for, which leaves it blind to the client's leav
 - a request that offers another protocol keeps its body;
 - a request's head is limited in size, and refused in the caller's words (see `head_limits`);
 - a client gets `HEAD_TIMEOUT_SECS` to send a request's head, and as long to finish sending a body
-  that was refused before it was read;
+  that was refused before it was read, also where the connection ends with that;
 - an answer that nobody reads is given up by the kernel, too, once the application is done with it.
 """
 
@@ -20,7 +20,7 @@ import select
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -85,6 +85,35 @@ class _WatchedFlow(FlowControl):
             self._look_later()
 
 
+class _Transport:
+    """A connection's transport, which is closed after a body that was refused has come to its end.
+
+    A socket that is closed with something unread in it is reset, and the client, which may still
+    be sending, never gets to read why. So only the gateway's own direction is closed at first. To
+    uvicorn it is closed: what still comes is passed over.
+    """
+
+    def __init__(self, transport: asyncio.Transport, connection: _GatewayConnection) -> None:
+        self._transport: Final = transport
+        self._connection: Final = connection
+        self._lingers = False
+        self.write: Final = transport.write  # as often as a stream has pieces
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._lingers or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing() or not self._connection.ends_with_an_answer:
+            self._transport.close()
+            return
+        self._lingers = True
+        self._transport.write_eof()
+        self._connection.pass_over()
+
+
 class _GatewayConnection(asyncio.Protocol):
     """What both protocols below add to uvicorn's. Mixed in before them."""
 
@@ -133,6 +162,7 @@ class _GatewayConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, _Transport(self.transport, self))
         self.flow = _WatchedFlow(self.transport)
         own = transport.get_extra_info("socket")
         over_tcp = own is not None and own.family in (socket.AF_INET, socket.AF_INET6)
@@ -141,8 +171,9 @@ class _GatewayConnection(asyncio.Protocol):
         self._mind_head()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._mind_head()
+        if not self.transport.is_closing():
+            super().data_received(data)
+            self._mind_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -155,6 +186,17 @@ class _GatewayConnection(asyncio.Protocol):
         self._drop_head_timer()
         for callback in list(self.lost_callbacks):
             callback()
+
+    @property
+    def ends_with_an_answer(self) -> bool:
+        """Whether a request has been answered though not all of its body has come."""
+        running = self.running
+        return running is not None and running.response_complete and running.more_body
+
+    def pass_over(self) -> None:
+        """Read what still comes, for a while, and do nothing with it."""
+        self.flow.resume_reading()
+        self._mind_head()
 
     def _mind_head(self) -> None:
         """Limit the time to the next whole head, from the first byte that belongs to it."""
@@ -233,6 +275,11 @@ class _GatewayHttpTools(_GatewayConnection, LimitedHttpTools):
             self._owed = int(next(declared, b"0"))
         if not self._owed:
             super().on_message_complete()
+
+    @property
+    def ends_with_an_answer(self) -> bool:
+        # Else it ends for what is wrong with the rest of the body, which may have no end.
+        return super().ends_with_an_answer and not self._running.keep_alive
 
     def refusal_body(self, refusal: Refusal) -> bytes:
         path = self.url.partition(b"?")[0].decode("latin-1")

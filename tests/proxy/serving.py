@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import uvicorn
@@ -45,8 +45,7 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             await listeners.close(server)
         for connection in list(self.server_state.connections):
-            assert isinstance(connection.transport, asyncio.Transport)
-            connection.transport.abort()
+            cast(asyncio.Transport, connection.transport).abort()
         await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
 
     @contextmanager

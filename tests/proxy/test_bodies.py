@@ -147,6 +147,44 @@ async def test_a_body_of_unknown_length_is_refused_at_the_limit_and_not_kept(par
 
 
 @PARSERS
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_a_client_that_sends_all_of_a_refused_body_and_then_reads_is_told_why(
+    parser: str, framing: str
+) -> None:
+    pieces = [b"x" * 1_000_000] * 20
+    headers = {"connection": "close"}
+    if framing == "length":
+        headers["content-length"] = str(sum(map(len, pieces)))
+    else:
+        headers["transfer-encoding"] = "chunked"
+        pieces = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces] + [b"0\r\n\r\n"]
+    async with world(model(NOWHERE), parser=parser, max_body_bytes=1000) as w:
+        line = await w.connect()
+        await line.send(headers=headers)
+        for piece in pieces:
+            await line.write(piece)
+        await line.send(b"{}")  # and this is no request of a connection that ends
+        reply = await line.reply()
+        assert (reply.status, reply.json["error"]["code"]) == (413, "request_too_large")
+        assert await line.is_closed()
+        assert_untouched(w)
+
+
+@PARSERS
+async def test_a_refused_body_that_goes_on_and_on_is_cut_off(
+    parser: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_protocol, "HEAD_TIMEOUT_SECS", 0.2)
+    async with world(model(NOWHERE), parser=parser, max_body_bytes=1000) as w:
+        line = await w.connect()
+        await line.send(headers={"content-length": str(10**9), "connection": "close"})
+        assert (await line.reply()).status == 413
+        with pytest.raises(ConnectionError):
+            while True:
+                await line.write(b"x" * 1000)
+
+
+@PARSERS
 async def test_a_body_at_the_limit_passes(parser: str) -> None:
     text = chat(pad="x" * 100_000)
     async with (
