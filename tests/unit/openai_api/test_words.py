@@ -96,6 +96,9 @@ def test_the_dialect_is_known_before_the_request_is() -> None:
         [(b"x-api-key", b"sk-1")],
         [(b"x-api-key", b"sk-1"), (b"authorization", b"Bearer sk-1")],
         [(b"x-api-key", b"sk-1"), (b"authorization", b"Basic dTpw")],
+        [(b"x-api-key", b""), (b"authorization", b"Bearer sk-1")],
+        [(b"x-api-key", b"sk-1"), (b"authorization", b"Bearer ")],
+        [(b"x-api-key", b"sk-1"), (b"authorization", b"")],
     ],
 )
 def test_a_key_comes_as_a_bearer_token_or_as_x_api_key(headers: list[tuple[bytes, bytes]]) -> None:
@@ -112,7 +115,7 @@ def test_a_key_comes_as_a_bearer_token_or_as_x_api_key(headers: list[tuple[bytes
         [(b"x-api-key", b"")],
         [(b"x-api-key", b"sk-1"), (b"authorization", b"Bearer sk-2")],
         [(b"authorization", b"Bearer sk-1"), (b"authorization", b"Bearer sk-2")],
-        [(b"x-api-key", b"sk-1"), (b"authorization", b"Bearer ")],
+        [(b"x-api-key", b" "), (b"authorization", b"Bearer")],
         [(b"x-api-key", b"sk-\xff")],
         [(b"x-api-key", "sk-é".encode())],
         [(b"x-api-key", b"sk-\x00")],
