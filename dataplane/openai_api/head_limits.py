@@ -55,6 +55,15 @@ class HeadTooLarge(Refusal):
         )
 
 
+class NotHttp(BadRequest):
+    """400: it cannot even be told what is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "What was sent is not a valid HTTP/1.1 request.", code="invalid_http", closes=True
+        )
+
+
 class LimitedHttpTools(HttpToolsProtocol):
     """uvicorn's protocol for a peer that may send anything.
 
@@ -146,10 +155,7 @@ class LimitedHttpTools(HttpToolsProtocol):
         raise refusal
 
     def send_400_response(self, msg: str) -> None:
-        if self._refusal is None:
-            super().send_400_response(msg)
-        else:
-            self._answer(self._refusal)
+        self._answer(self._refusal or NotHttp())
 
     def _answer(self, refusal: Refusal) -> None:
         if not self._may_answer():

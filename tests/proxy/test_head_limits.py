@@ -153,6 +153,47 @@ async def test_a_head_just_below_the_limits_is_served(server: Any) -> None:
             await line.close()
 
 
+@BOTH
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"BREW / HTTP/1.1\r\n\r\n",
+        START + b"content-length: 5\r\ncontent-length: 6\r\n\r\n",
+        START + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
+        START + b"x-request-id: a\rb\r\n\r\n",
+        CHUNKED + b"zz\r\n",
+    ],
+)
+async def test_what_is_not_http_is_told_so_in_json(server: Any, head: bytes) -> None:
+    async with server() as connect:
+        line = await connect()
+        await line.write(head)
+        reply = await line.reply()
+        assert (reply.status, reply.json["error"]["code"]) == (400, "invalid_http")
+        assert reply.header("content-type") == "application/json"
+        assert reply.header("connection") == "close"
+        assert await line.is_closed()
+        await line.close()
+
+
+async def test_what_is_not_http_is_not_answered_in_the_middle_of_an_earlier_answer() -> None:
+    async def streaming(up: Upstream, peer: Peer) -> None:
+        await peer.request()
+        await peer.start_stream()
+        await peer.chunk(b"data: {}\n\n")
+        await peer.until_gone()
+
+    async with upstream(streaming) as up, world(model(up.url)) as w:
+        line = await w.connect()
+        await line.send(chat(stream=True))
+        assert (await line.head()).status == 200
+        assert await line.chunk() == b"data: {}\n\n"
+        await line.write(b"\x16\x03\x01\x02\r\n\r\n")
+        assert await line.is_closed()
+
+
 async def test_anthropics_clients_are_refused_in_their_own_words() -> None:
     async with gateway() as connect:
         line = await connect()
