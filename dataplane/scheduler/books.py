@@ -325,14 +325,14 @@ class Books:
         """A tenant changes groups with all it runs and all that waits. A group in which nobody
         waited comes back with it, level again."""
         old = tenant.group
+        old.tenants.take_out(tenant)
+        _transfer(old, tenant, -1)
+        old.level.place(old, old.tenants.head())
         if tenant.waiting and not group.waiting:
             group.level.join(group)
-        old.tenants.take_out(tenant)
         group.tenants.take_in(tenant)
         tenant.group = group
-        _transfer(old, tenant, -1)
         _transfer(group, tenant, 1)
-        old.level.place(old, old.tenants.head())
 
 
 def _levels(pool: Pool) -> list[Level[Any]]:

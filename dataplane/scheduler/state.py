@@ -158,6 +158,9 @@ class Slot:
         """Take back what was charged. `place` the key afterwards."""
         for node, amount in self.charged:
             node.score -= amount
+        group = self.charged[0][0]
+        if group is not self.key.tenant.group and group.entry is not None:
+            group.level.place(group, group.entry[1])  # the tenant has left it, and it may wait on
 
 
 class OwnSlots:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 from dataplane.scheduler.events import AffinityRules, Arrived, PoolPolicy
 from shared.policy import KeyPolicy, split
@@ -224,6 +225,9 @@ class Oracle:
         tenant, group = key.tenant, key.tenant.group
         name = group.name if self.hierarchical else ""
         path = (name, tenant.id, key.id)
+        for old in {each[:2] for each in self._paths(pool.policy.id) if each[1] == tenant.id}:
+            if old != path[:2]:
+                self._move(pool, old, path[:2])
         scale = pool.policy.admission_weight
         contending = self._contending(pool.policy.id)
         for node, weight, cap in (
@@ -240,6 +244,35 @@ class Oracle:
                         self._raise(pool, each)
         return path
 
+    def _move(self, pool: OraclePool, old: Path, new: Path) -> None:
+        """A tenant changes groups, with all that is under it."""
+        id, group = pool.policy.id, new[:1]
+        pool.scores.setdefault(group, Fraction(0))
+        others = {path for path in self._contending(id) if len(path) == 2 and path != old}
+        self._advance(pool, old[:1], others)
+        self._advance(pool, (), {path[:1] for path in others})
+        if self.waiting(id, old) and not self.waiting(id, group):
+            self._raise(pool, group)
+        score = max(pool.scores.get(new, Fraction(0)), pool.virtual_time.get(group, Fraction(0)))
+
+        def moved(path: Path) -> Path:
+            return new + path[2:] if path[:2] == old else path
+
+        books: list[dict[Path, Any]] = [
+            *(pool.scores, pool.weights, pool.caps, pool.virtual_time, pool.top_admitted),
+            *(request.charges for request in self._under(id, old)),
+        ]
+        for book in books:
+            kept = {moved(path): each for path, each in book.items() if path[:2] != new}
+            book.clear()
+            book.update(kept)
+        pool.scores[new] = score
+        for request in self._under(id, old):
+            request.path = moved(request.path)
+        self.holds = [
+            replace(held, path=moved(held.path)) if held.pool == id else held for held in self.holds
+        ]
+
     def _raise(self, pool: OraclePool, path: Path) -> None:
         level = pool.virtual_time.get(path[:-1], Fraction(0))
         pool.scores[path] = max(pool.scores[path], level)
@@ -247,13 +280,16 @@ class Oracle:
     def _settle(self, id: str) -> None:
         """After a change: move each level's virtual time on."""
         pool, after = self.pools[id], self._contending(id)
-        for parent in {path[:-1] for path in pool.scores}:
-            lowest = min(
-                (pool.scores[p] for p in after if p[:-1] == parent),
-                default=pool.top_admitted.get(parent, Fraction(0)),
-            )
-            pool.virtual_time[parent] = max(pool.virtual_time.get(parent, Fraction(0)), lowest)
+        for parent in {(), *(path for path in pool.scores if len(path) < 3)}:
+            self._advance(pool, parent, after)
         self._forget(id)
+
+    def _advance(self, pool: OraclePool, parent: Path, contending: Iterable[Path]) -> None:
+        lowest = min(
+            (pool.scores[path] for path in contending if path[:-1] == parent),
+            default=pool.top_admitted.get(parent, Fraction(0)),
+        )
+        pool.virtual_time[parent] = max(pool.virtual_time.get(parent, Fraction(0)), lowest)
 
     def _forget(self, id: str) -> None:
         pool, paths = self.pools[id], self._paths(id)
@@ -269,6 +305,8 @@ class Oracle:
             for book in (pool.scores, pool.virtual_time, pool.top_admitted):
                 for below in [p for p in book if p[: len(path)] == path]:
                     del book[below]
+            for request in self._under(id, ()):
+                request.charges.pop(path, None)  # of a group that its tenant has left
 
     def _remove(self, request: Request) -> None:
         del self.requests[request.number]

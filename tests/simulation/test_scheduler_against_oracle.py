@@ -186,6 +186,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         effects = self.step(KeyChanged(key))
         self.check(effects, self.oracle.change_key(key))
 
+    @rule(data=st.data(), running=st.booleans(), by=st.integers(1, 2), is_told=st.booleans())
+    def move(self, data: st.DataObject, running: bool, by: int, is_told: bool) -> None:
+        """A tenant changes groups; told at once, or by its next request."""
+        request = self.some(data, running=running)
+        if request is None:
+            return
+        t, k = int(request.path[1][1:]), int(request.path[2][-1])
+        old = self.tenants[t]
+        group = GROUPS[(GROUPS.index(old.group.name) + by) % len(GROUPS)]
+        self.tenants[t] = replace(old, group=self.groups[group])
+        if is_told:
+            key = self.key(t, k)
+            self.check(self.step(KeyChanged(key)), self.oracle.change_key(key))
+
     @rule(seconds=st.sampled_from([0.5, 1.5, 3.0, 10.0, 59.0, 61.0]), is_told=st.booleans())
     def pass_time(self, seconds: float, is_told: bool) -> None:
         """With a wake-up, or unnoticed until something else happens."""
@@ -215,7 +229,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert tenant.running == oracle.running(id, path)
                     assert tenant.held == oracle.held(id, path)
                     assert tenant.waiting == len(oracle.waiting(id, path))
-                    assert tenant.has_work == (tenant.id in pool.tenants)
+                    # One may be remembered without work in a group that its tenant has left.
+                    assert tenant.has_work == (pool.tenants.get(tenant.id) is tenant)
 
 
 SchedulerMachine.TestCase.settings = settings(

@@ -489,6 +489,19 @@ def test_a_group_in_which_nobody_waited_starts_level_when_waiters_move_into_it(
     assert all(18 <= turns[each] <= 22 for each in ("mover", "stays", "other")), turns
 
 
+def test_a_charge_that_is_undone_counts_at_once_for_the_group_that_its_tenant_has_left() -> None:
+    world = World()
+    one = pool_of(1)
+    first = world.send(a_key("stays", group="b"), pool=one)
+    undone = world.send(a_key("mover", group="a"), pool=one)
+    world.finish(first)
+    in_b = world.send(a_key("stays", group="b"), pool=one)
+    in_a = world.send(a_key("other", group="a"), pool=one)
+    world.change(a_key("mover", group="b"))
+    world.leave(undone)
+    assert world.runs([in_a, in_b]) == [True, False], "nothing was served of a"
+
+
 @pytest.mark.parametrize(
     ("weight", "admission_weight", "effective"),
     [(100, 100, 100), (100, 1, 1), (10, 1, 1), (150, 1, 2), (500, 250, 1250), (3, 50, 2)],
