@@ -163,13 +163,14 @@ class LimitedHttpTools(HttpToolsProtocol):
             return
         if self.cycle is not None:
             self.cycle.disconnected = True
-        body = self.refusal_body(refusal)
+        headers, body = self.refusal_answer(refusal)
         status = HTTPStatus(refusal.status)
         self.transport.write(
             f"HTTP/1.1 {status.value} {status.phrase}\r\n"
             "content-type: application/json\r\n"
-            f"content-length: {len(body)}\r\n"
-            "connection: close\r\n\r\n".encode("ascii")
+            f"content-length: {len(body)}\r\n".encode("ascii")
+            + b"".join(b"%b: %b\r\n" % header for header in headers)
+            + b"connection: close\r\n\r\n"
             + body
         )
         self.transport.close()
@@ -182,6 +183,7 @@ class LimitedHttpTools(HttpToolsProtocol):
             return True
         return not (self._is_in_head or self.pipeline or newest.response_started)
 
-    def refusal_body(self, refusal: Refusal) -> bytes:
-        """The answer to a request of which only a part may be known, as JSON."""
-        return msgspec.json.encode({"error": {"message": refusal.message, "code": refusal.code}})
+    def refusal_answer(self, refusal: Refusal) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """Headers and JSON in answer to a request of which only a part may be known."""
+        error = {"message": refusal.message, "code": refusal.code}
+        return [], msgspec.json.encode({"error": error})

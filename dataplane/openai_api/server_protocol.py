@@ -281,11 +281,13 @@ class _GatewayHttpTools(_GatewayConnection, LimitedHttpTools):
         # Else it ends for what is wrong with the rest of the body, which may have no end.
         return super().ends_with_an_answer and not self._running.keep_alive
 
-    def refusal_body(self, refusal: Refusal) -> bytes:
+    def refusal_answer(self, refusal: Refusal) -> tuple[dialects.HeaderList, bytes]:
         path = self.url.partition(b"?")[0].decode("latin-1")
         headers = dict(self.headers or ())
         dialect = routes.dialect_of(path, says_anthropic_version=b"anthropic-version" in headers)
-        return dialects.error_body(refusal, dialect, request_id(headers.get(b"x-request-id")))
+        its_id = request_id(headers.get(b"x-request-id"))
+        body = dialects.error_body(refusal, dialect, its_id)
+        return dialects.identity_headers(its_id, dialect), body
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle

@@ -199,9 +199,21 @@ async def test_anthropics_clients_are_refused_in_their_own_words() -> None:
         line = await connect()
         await line.write(b"POST /v1/messages HTTP/1.1\r\nx-request-id: r-1\r\na: ")
         await line.write(b"x" * HEAD_BYTES_MAX)
-        error = (await line.reply()).json
+        reply = await line.reply()
+        error = reply.json
         assert (error["type"], error["error"]["type"]) == ("error", "invalid_request_error")
         assert error["request_id"] == "r-1"
+        assert (reply.header("x-request-id"), reply.header("request-id")) == ("r-1", "r-1")
+
+
+@pytest.mark.parametrize("head", [b"GET /" + b"x" * URL_BYTES_MAX, b"BREW / HTTP/1.1\r\n\r\n"])
+async def test_what_is_refused_before_it_is_a_request_is_given_an_id_too(head: bytes) -> None:
+    async with gateway() as connect:
+        line = await connect()
+        await line.write(head)
+        reply = await line.reply()
+        assert reply.header("x-request-id")
+        assert reply.header("request-id") is None
 
 
 async def test_a_refusal_is_not_taken_for_the_answer_to_an_earlier_request() -> None:
