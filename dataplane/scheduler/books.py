@@ -322,13 +322,13 @@ class Books:
         return tenant
 
     def _move(self, tenant: Tenant, group: Group) -> None:
-        """A tenant changes groups with all it runs and all that waits. A group in which nobody
-        waited comes back with it, level again."""
+        """A tenant changes groups with all it runs and all that waits, or claims and may wait again.
+        A group in which nobody waited comes back with it, level again."""
         old = tenant.group
         old.tenants.take_out(tenant)
         _transfer(old, tenant, -1)
         old.level.place(old, old.tenants.head())
-        if tenant.waiting and not group.waiting:
+        if not group.waiting:
             group.level.join(group)
         group.tenants.take_in(tenant)
         tenant.group = group

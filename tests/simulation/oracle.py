@@ -251,7 +251,7 @@ class Oracle:
         others = {path for path in self._contending(id) if len(path) == 2 and path != old}
         self._advance(pool, old[:1], others)
         self._advance(pool, (), {path[:1] for path in others})
-        if self.waiting(id, old) and not self.waiting(id, group):
+        if not self.waiting(id, group):
             self._raise(pool, group)
         score = max(pool.scores.get(new, Fraction(0)), pool.virtual_time.get(group, Fraction(0)))
 

@@ -288,3 +288,15 @@ def test_a_tenant_whose_cap_is_lifted_starts_level_though_it_waits_on_other_repl
     elsewhere = PoolElsewhere(1, LevelElsewhere(), {"": level})
     replica.do(FleetSeen(1, {"m": elsewhere}, {"m": Served(tenants={"t": 10.0})}))
     assert turn(replica.do(KeyChanged(T))).standing.tenant.floor == 1000.0
+
+
+def test_a_group_to_which_a_tenant_moves_whose_only_request_claims_starts_level() -> None:
+    replica = Replica(fleet_order=True)
+    siblings = {"x": Sibling("x", 100, taken=1, waits=True)}
+    level = LevelElsewhere(siblings, lowest=1000.0, top=1000.0)
+    replica.do(FleetSeen(1, {"m": PoolElsewhere(1, level)}))
+    assert turn(replica.send(a_key("t", group="a"))).standing.group.floor == 1000.0
+    replica.do(KeyChanged(a_key("t", group="b")))
+    replica.refuse(1)
+    group = turn(replica.do(TurnCome("m", ("t", T.id)))).standing.group
+    assert (group.id, group.floor) == ("b", 1000.0)
