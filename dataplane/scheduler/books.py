@@ -322,8 +322,8 @@ class Books:
         return tenant
 
     def _move(self, tenant: Tenant, group: Group) -> None:
-        """A tenant changes groups with all it runs and all that waits, or claims and may wait again.
-        A group in which nobody waited comes back with it, level again."""
+        """A tenant changes groups with all it runs, and all that waits or, while it claims, may
+        wait again. A group in which nobody waited comes back with it, level again."""
         old = tenant.group
         old.tenants.take_out(tenant)
         _transfer(old, tenant, -1)
