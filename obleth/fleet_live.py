@@ -26,7 +26,6 @@ ANSWER_SECS: Final = 2.0
 """How long a replica may take."""
 ASKED_AT_MOST: Final = 3
 _NO_TOKEN: Final = "no replica is asked: OBLETH_INTERNAL_TOKEN is not set"  # noqa: S105 - not one
-_NO_VIEWS: Final = "no live replica has published anything"
 
 T = TypeVar("T", LiveState, History)
 
@@ -160,7 +159,8 @@ class FleetLive:
         seen = [each for each in found if each.view is not None]
         bases = [each for each in seen if name in (None, each.name)]
         if trouble is not None or not bases:
-            raise NobodyAnswers(f"{trouble or _NO_VIEWS}; {reason}")
+            silent = f"{name or 'no live replica'} has published nothing of late"
+            raise NobodyAnswers(f"{trouble or silent}; {reason}")
         base = min(bases, key=_age)
         own = base.view_now
         assert own is not None, "only those with a view are in"

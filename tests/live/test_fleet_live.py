@@ -240,6 +240,20 @@ async def test_a_replica_that_was_stopped_is_unknown_long_before_its_time_is_ove
     second.stop = _nothing  # type: ignore[method-assign]
 
 
+async def test_that_one_of_several_replicas_tells_nothing_is_not_said_of_all(fleet: Fleet) -> None:
+    await fleet.replica()
+    api = await fleet.api()
+    told = await until(api, replicas_reporting=1)
+    async with shared_redis.client(fleet.redis.url) as redis:
+        seconds, _ = await redis.time()
+        record = f"{seconds}000 300000 {redis_keys.LAYOUT} 1"
+        await redis.hset(redis_keys.SlotKeys().roster, "silent", record)
+    answer = await api.get("/fairshare/live?replica=silent")
+    assert answer.status_code == 503
+    assert answer.json()["detail"].startswith("silent has published nothing of late; ")
+    assert (await api.get(f"/fairshare/live?replica={told['instance']}")).status_code == 200
+
+
 async def test_with_redis_away_a_known_replica_still_answers_for_itself(fleet: Fleet) -> None:
     first, _ = await fleet.replica(), await fleet.replica()
     api = await fleet.api()
