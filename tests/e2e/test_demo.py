@@ -126,8 +126,8 @@ def test_the_dashboard_url_answers_and_the_admin_token_opens_the_api(demo: Demo)
 async def test_two_busy_tenants_of_groups_500_and_50_hold_seven_slots_and_one(demo: Demo) -> None:
     """Judged by the backend, which alone knows what ran."""
     clients = {
-        "chatbot": 28,
-        "api-batch": 8,
+        "chatbot": 84,
+        "api-batch": 16,
     }  # some always wait, however slowly a test machine asks
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         await client.post(f"{demo.backend}/sim/reset")

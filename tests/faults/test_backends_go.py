@@ -129,7 +129,7 @@ async def test_a_pool_never_runs_more_than_the_healthy_endpoints_that_any_replic
     async with three.load(follows=5 * EACH):
         await backend.until(lambda: backend.running("follows") == 2 * EACH, FULL_SECS)
         link.weather = Weather(refuses=True)
-        await link.cut()
+        await three.links.cut(link)
         await until_sizes(three, "follows", EACH)
         assert backend.peak("follows") == 2 * EACH
         await backend.until(lambda: backend.running("follows") <= EACH, FULL_SECS)
