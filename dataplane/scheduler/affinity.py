@@ -171,8 +171,8 @@ class Affinity:
         if session is None:
             return None
         away = (each for each in self._away.values() if self.session_of(each) is session)
-        all = itertools.chain(away, itertools.islice(session.waiting.values(), 1))
-        return min(all, key=lambda each: each.request, default=None)
+        steps = itertools.chain(away, itertools.islice(session.waiting.values(), 1))
+        return min(steps, key=lambda each: each.request, default=None)
 
     def hold(self, session: Session, key: Key, now: float) -> None:
         """Hold a slot for a session."""

@@ -21,7 +21,6 @@ async def test_weights_hold_over_replicas_that_each_see_one_tenant_only(
 ) -> None:
     async with fleet(tmp_path, database, PATIENT, each=[WEIGHTED] * 2) as own:
         served = await serve(own, {"a": [0], "b": [1]}, secs=8)
-    # Weights 4 to 1; where whoever claims first goes it is hundreds to 1. On a machine so busy that
-    # who is called comes late, others go in its place: exact shares are the simulation's matter.
-    assert 1.5 <= served.ratio <= 12.0, served
+    # Weights 4 to 1; where whoever claims first goes it is hundreds to 1.
+    assert 2.0 <= served.ratio <= 8.0, served
     assert served.calls <= 2.0, served
